@@ -1,0 +1,57 @@
+// What a version is. The *offer* is known before the first byte moves; the *seal* holds the digests, which senders
+// compute while they pack. Together they are the manifest.
+//
+// Thread-safety: thread-compatible (values).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/sha256.h"
+#include "base/status.h"
+#include "bridge/layout/layout.h"
+#include "kernels/digest.h"
+
+namespace bascule {
+
+// Version identity: numbers rise within a run and are never reused, also after a rollback.
+struct WeightVersion {
+  std::string run;
+  std::uint64_t number = 0;
+  Hash256 digest;  // version digest
+  std::string ToString() const;  // "run@7"
+  friend bool operator==(const WeightVersion&, const WeightVersion&) = default;
+};
+
+struct ManifestOffer {
+  std::uint32_t format_version = 1;
+  std::string run;
+  std::uint64_t number = 0;
+  bool new_run = false;    // the publisher says that `run` starts here; its number may be any
+  std::string model;       // architecture and sizes in one line, e.g. "LlamaForCausalLM layers=2 hidden=64 ..."; empty: not compared
+  std::vector<TensorSpec> tensors;  // wire specs (engine storage dtype), sorted by name
+  Hash256 sender_layout;
+  std::map<std::string, std::string> labels;
+  friend bool operator==(const ManifestOffer&, const ManifestOffer&) = default;
+};
+
+struct ManifestSeal {
+  std::vector<TensorDigest> digests;  // in the order of ManifestOffer::tensors
+  Hash256 version_digest;
+  friend bool operator==(const ManifestSeal&, const ManifestSeal&) = default;
+};
+
+// The digest key of a logical tensor: seed[l] is little-endian word l of SHA-256 of
+// name "\n" DTYPE "\n" d0,d1,... (decimal, empty for a scalar).
+DigestKey KeyOf(const TensorSpec& tensor);
+
+// SHA-256 over the tensors sorted by name of: name "\n" DTYPE "\n" d0,d1,... "\n" digest in hex "\n".
+// `digests` are in the order of `tensors`, which need not be sorted.
+Hash256 VersionDigestOf(const std::vector<TensorSpec>& tensors, const std::vector<TensorDigest>& digests);
+
+// InvalidArgument "bad_manifest"  unsorted, duplicate or over-long names, empty run, too many labels
+Status CheckOffer(const ManifestOffer& offer);
+
+}  // namespace bascule

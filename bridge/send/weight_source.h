@@ -1,0 +1,20 @@
+// Whoever holds a version can send it: a trainer, a checkpoint on disk, a daemon, a peer. A source gives each sending
+// rank's memory, in the terms of its layout.
+#pragma once
+
+#include <cstddef>
+
+#include "bridge/layout/layout.h"
+
+namespace bascule {
+
+// Thread-safety: Base is thread-safe; the memory does not change while a publish reads it.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  virtual const Layout& layout() const = 0;
+  // Address of element 0 of local tensor `tensor` of `sender_rank`; its strides are in the layout.
+  virtual const std::byte* Base(int sender_rank, int tensor) const = 0;
+};
+
+}  // namespace bascule

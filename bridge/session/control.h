@@ -1,0 +1,40 @@
+// The two-way channel that carries SessionMessages: loopback/ in one process, grpc/ between hosts. When either end goes
+// away the other learns it at once ("peer_lost").
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "bridge/session/messages.h"
+
+namespace bascule {
+
+// Thread-safety: one thread sends and one receives; Cancel from any.
+class ControlChannel {
+ public:
+  virtual ~ControlChannel() = default;  // closes
+  // Unavailable "peer_lost"
+  virtual Status Send(const SessionMessage& message) = 0;
+  // Unavailable "peer_lost"; DeadlineExceeded "deadline"; Cancelled "cancelled"
+  // DataLoss "bad_message"  the peer's bytes are no message, or break a bound
+  virtual Result<SessionMessage> Receive(Deadline deadline) = 0;
+  // Wakes both ends; the peer sees "peer_lost".
+  virtual void Cancel() = 0;
+  virtual std::string peer() const = 0;  // address, for messages
+};
+
+// Publisher side. Thread-safety: thread-safe.
+class ControlDialer {
+ public:
+  virtual ~ControlDialer() = default;
+  // Unavailable "peer_unreachable"; DeadlineExceeded "deadline"; InvalidArgument "bad_address"
+  virtual Result<std::unique_ptr<ControlChannel>> Dial(const std::string& address, Deadline deadline) = 0;
+};
+
+// Engine side: called once per connection, on a thread of its own, for as long as the connection lives.
+using ControlHandler = std::function<void(ControlChannel&)>;
+
+}  // namespace bascule

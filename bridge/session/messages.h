@@ -1,0 +1,125 @@
+// What publisher and receiver say to each other, as plain types: the session runs without gRPC. docs/protocol.md has the
+// table; bridge/session/grpc/ turns these into protobuf at the edge.
+//
+// A *connection* is one control channel: Hello and HelloReply once, then any number of sessions, one after another.
+// Durations travel as time left, never as points in time.
+//
+// Thread-safety: thread-compatible (values).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "bridge/layout/layout.h"
+#include "bridge/manifest/manifest.h"
+#include "bridge/plan/planner.h"
+#include "bridge/transport/transport.h"
+
+namespace bascule {
+
+inline constexpr std::uint32_t kWireVersion = 1;
+
+// Publisher -> receiver, first on a connection.
+struct Hello {
+  std::uint32_t wire_version = kWireVersion;
+  InstanceId publisher;
+  Layout sender_layout;
+  PlanOptions plan_options;
+};
+
+// Receiver -> publisher, the answer.
+struct HelloReply {
+  std::uint32_t wire_version = kWireVersion;
+  InstanceId engine;
+  std::string model;       // see ManifestOffer::model
+  Layout engine_layout;
+  WeightVersion live;      // run is empty while nothing is live
+  std::uint64_t highest_number = 0;  // committed in the live version's run
+  std::vector<TransportEndpoint> endpoints;
+  std::uint64_t connection = 0;      // names the routes of this connection
+  std::int32_t max_credits = 0;      // per route
+};
+
+// Publisher -> receiver: may this version come? The plan was made by both; its digests must agree.
+struct Offer {
+  SessionId session;
+  std::uint64_t term = 0;  // of the publisher; a takeover raises it
+  bool take_over = false;  // replace another publisher's session
+  ManifestOffer manifest;
+  Hash256 plan_digest;
+  TransportKind transport = TransportKind::kLoopback;  // of all routes of this connection
+  std::int64_t frame_bytes = 0;
+  std::int32_t credits = 0;
+  Duration time_left{};
+};
+
+// Receiver -> publisher: shadow memory is reserved, send. Routes that are not open yet are dialled now.
+struct Accept {
+  SessionId session;
+};
+
+// Publisher -> receiver: every bucket has been acknowledged; these are the digests.
+struct Seal {
+  SessionId session;
+  ManifestSeal manifest;
+};
+
+// Receiver -> publisher: planned buckets that did not arrive. They may be sent, once; then Seal again.
+struct Missing {
+  SessionId session;
+  std::vector<std::uint32_t> buckets;
+};
+
+// Receiver -> publisher: the proof is complete on every rank; the version waits for Flip.
+struct Ready {
+  SessionId session;
+  double stage_ms = 0;   // Accept to the last bucket
+  double verify_ms = 0;  // Seal to Ready, and digest time of the slices
+};
+
+// Publisher -> receiver: the decision.
+struct Flip {
+  SessionId session;
+  std::uint64_t at_step = 0;  // 0: the next safe point
+};
+
+// What a flip did to key/value state; counts requests that were running at the flip.
+struct KvReport {
+  std::uint64_t recomputed = 0;
+  std::uint64_t drained = 0;
+  std::uint64_t kept = 0;
+  std::uint64_t aborted = 0;
+  std::uint64_t recompute_tokens = 0;
+  friend bool operator==(const KvReport&, const KvReport&) = default;
+};
+
+struct FlipReport {
+  WeightVersion version;
+  std::uint64_t step = 0;    // the first decode step that reads it
+  double flip_stall_us = 0;  // time decode stood still; 0 when nothing was decoding
+  KvReport kv;
+};
+
+// Receiver -> publisher: the version is live.
+struct Committed {
+  SessionId session;
+  FlipReport report;
+};
+
+// Either way, at any time before Committed: the session is over, `why` says so in three ways.
+struct Abort {
+  SessionId session;
+  Status why;
+};
+
+using SessionMessage =
+    std::variant<Hello, HelloReply, Offer, Accept, Seal, Missing, Ready, Flip, Committed, Abort>;
+std::string_view MessageName(const SessionMessage& message);  // "Offer"
+
+}  // namespace bascule

@@ -1,0 +1,35 @@
+// The right of one decode step to read one version: while a lease lives, the memory it shows is not written (I1) and
+// stays one version (I2). Short-lived: a session that needs the slot waits for its leases.
+//
+// Thread-safety: confined to the thread that took it; movable.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "bridge/manifest/manifest.h"
+
+namespace bascule {
+
+class WeightSlots;
+
+class WeightLease {
+ public:
+  WeightLease() = default;  // empty
+  WeightLease(WeightLease&& other) noexcept;
+  WeightLease& operator=(WeightLease&& other) noexcept;
+  ~WeightLease();
+
+  bool empty() const { return slots_ == nullptr; }
+  const WeightVersion& version() const;
+  // Dense row-major bytes of local tensor `tensor` of `engine_rank`, in the order of the engine's layout; 64-byte aligned.
+  std::span<const std::byte> Tensor(int engine_rank, int tensor) const;
+
+ private:
+  friend class WeightSlots;
+  WeightLease(WeightSlots* slots, int slot) : slots_(slots), slot_(slot) {}
+  WeightSlots* slots_ = nullptr;
+  int slot_ = 0;
+};
+
+}  // namespace bascule

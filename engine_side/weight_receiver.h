@@ -1,0 +1,112 @@
+// Stage: staging (transport -> [staging] -> verify -> flip)
+//
+// The engine's end of the bridge for one replica: takes sessions from publishers, stages a version beside the live one,
+// verifies every byte, flips at a safe point on all ranks at once, and rolls back. An engine embeds it with EngineHooks
+// and a layout; decode reads weights through leases.
+//
+//   auto receiver = WeightReceiver::Create(options, hooks);
+//   ... a server calls receiver->Serve(channel) for each control connection ...
+//   WeightLease lease = receiver->AcquireLive();   // in each decode step
+//
+// Invariants I1-I10 of docs/protocol.md hold. A failure before the flip changes nothing live.
+//
+// Thread-safety: thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "bridge/layout/layout.h"
+#include "bridge/session/control.h"
+#include "bridge/session/messages.h"
+#include "bridge/session/session_state.h"
+#include "bridge/transport/transport.h"
+#include "engine_side/engine_hooks.h"
+#include "engine_side/weight_lease.h"
+
+namespace bascule {
+
+struct WeightReceiverOptions {
+  std::string model;             // compared with the offer's when both are given
+  Layout layout;                 // what the ranks of this process hold; all engine ranks of the replica
+  int slot_count = 2;            // 2, or 3 to keep a way back while the next version stages
+  std::int32_t max_credits = 8;  // per route
+  // Listeners of the transports this engine takes, best first. Borrowed: they outlive the receiver.
+  std::vector<TransportListener*> listeners;
+  Duration max_session = std::chrono::minutes(30);  // bound on a deadline that a publisher asks for
+  Clock* clock = &Clock::Real();
+};
+
+// One row of the history: an opened session, a rollback, or the first load.
+struct HistoryEntry {
+  WeightVersion version;
+  enum class Kind { kInitial, kFull, kRollback } kind = Kind::kFull;
+  bool committed = false;
+  Status why;  // of an abort
+  std::chrono::system_clock::time_point at;
+  std::int64_t bytes = 0;
+  double stage_ms = 0;
+  double verify_ms = 0;
+  double flip_stall_us = 0;
+};
+
+struct SessionProgress {
+  SessionState state = SessionState::kIdle;
+  SessionId session;
+  WeightVersion version;  // digest zero until sealed
+  std::int64_t received_bytes = 0;
+  std::int64_t total_bytes = 0;
+};
+
+struct ReceiverStatus {
+  std::optional<WeightVersion> live;
+  std::chrono::system_clock::time_point live_since;
+  std::optional<WeightVersion> kept;
+  std::optional<SessionProgress> session;
+  Status last_error;                       // OK when none yet
+  std::vector<std::int64_t> slot_bytes;    // per engine rank
+  std::uint64_t flip_count = 0;            // flips and rollbacks, not the initial load
+  double stall_us_p50 = 0, stall_us_p99 = 0, stall_us_max = 0;
+  std::uint64_t newest_seen = 0;           // highest number offered in the live run: staleness = newest_seen - live
+};
+
+class WeightReceiver {
+ public:
+  // InvalidArgument "bad_layout"; ResourceExhausted "slot_memory"
+  static Result<std::unique_ptr<WeightReceiver>> Create(WeightReceiverOptions options, EngineHooks& hooks);
+  // Ends every connection (their peers see "peer_lost"), aborts the open session, waits for Serve calls to return.
+  virtual ~WeightReceiver() = default;
+
+  // Runs one control connection until it ends; returns why. The first version committed is the initial load.
+  virtual Status Serve(ControlChannel& channel) = 0;
+
+  // Weights for one decode step; empty while nothing is live.
+  [[nodiscard]] virtual WeightLease AcquireLive() = 0;
+
+  // Back to the kept version at the next safe point; `to` must be its number when given.
+  //
+  // FailedPrecondition "no_kept_version" | "flip_in_progress"; NotFound "version_not_kept"; DeadlineExceeded "deadline"
+  virtual Result<FlipReport> Rollback(std::optional<std::uint64_t> to, Deadline deadline) = 0;
+
+  // Digests of the *live memory*, read now through the engine's map under a lease: per logical tensor, in layout order.
+  //
+  // FailedPrecondition "nothing_live"; DataLoss "replicas_differ"  names tensor and ranks
+  virtual Result<std::vector<TensorDigest>> DigestLive() = 0;
+
+  virtual ReceiverStatus status() const = 0;
+  virtual std::vector<HistoryEntry> History() const = 0;  // oldest first; the newest 10 000 are kept
+  // Waits until status() may have changed since `seen` (0 at first): session state, live version. Returns a new mark.
+  //
+  // DeadlineExceeded "deadline"; Cancelled "cancelled" (the receiver ends)
+  virtual Result<std::uint64_t> WaitForChange(std::uint64_t seen, Deadline deadline) const = 0;
+  virtual const Layout& layout() const = 0;
+};
+
+}  // namespace bascule

@@ -1,0 +1,41 @@
+// What a trainer holds: for every trainer rank of this process, shards of logical tensors, by address. The memory stays
+// the trainer's; it is read between Publish and `packed` only.
+//
+//   TensorSource source(/*trainer_ranks=*/2);
+//   source.Add(0, {.tensor = {"model.norm.weight", DType::kF32, {64}}, .box = Box::Whole({64}), .data = p});
+//
+// Thread-safety: thread-compatible.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "base/status.h"
+#include "bridge/layout/layout.h"
+#include "bridge/send/weight_source.h"
+
+namespace bascule {
+
+// `box` of logical `tensor` lies at `data`, with `stride` in elements (empty: dense row-major of box.extent).
+struct ShardView {
+  TensorSpec tensor;  // canonical name, dtype as held here, global shape
+  Box box;
+  const void* data = nullptr;
+  Dims stride;
+};
+
+class TensorSource final : public WeightSource {
+ public:
+  explicit TensorSource(int trainer_ranks);
+  // InvalidArgument "bad_shard"  rank, box outside the tensor, null data, another shape or dtype than before for the name
+  Status Add(int trainer_rank, const ShardView& shard);
+
+  const Layout& layout() const override { return layout_; }
+  const std::byte* Base(int sender_rank, int tensor) const override;
+
+ private:
+  Layout layout_;
+  std::vector<std::vector<const std::byte*>> data_;  // per rank, per local tensor
+};
+
+}  // namespace bascule

@@ -1,0 +1,113 @@
+// The trainer's end of the bridge. Describe the tensors once, then publish versions:
+//
+//   auto publisher = WeightPublisher::Create(options, std::move(shards));
+//   auto handle = publisher->Publish({.number = 8});
+//   handle->WaitPacked(deadline);      // tensors may change again; nothing of them is read any more
+//   handle->WaitCommitted(deadline);   // what every replica did
+//
+// Every trainer rank of this process sends its own shards; nobody assembles a full tensor. A failed publish leaves the
+// publisher usable: the next Publish connects again.
+//
+// Thread-safety: thread-safe; one publish at a time ("publish_in_progress").
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "bridge/session/control.h"
+#include "bridge/session/messages.h"
+#include "bridge/transport/transport.h"
+#include "trainer_side/tensor_source.h"
+
+namespace bascule {
+
+enum class Snapshot {
+  kNone,  // buckets are packed from the trainer's tensors; packed comes when every replica has sealed
+  kHost,  // one copy in the wire dtype is made first; packed comes after that copy
+};
+
+struct WeightPublisherOptions {
+  std::vector<std::string> replicas;          // control addresses
+  ControlDialer* control = nullptr;           // borrowed
+  std::vector<TransportDialer*> transports;   // borrowed; best first, the first that both sides can use is taken
+  std::string run;                            // empty: the run of the engine's live version
+  bool new_run = false;                       // `run` starts with the next publish
+  std::string model;                          // see ManifestOffer::model
+  Snapshot snapshot = Snapshot::kNone;
+  std::int64_t bucket_bytes = 1 << 20;
+  std::int32_t credits = 4;                   // per route
+  std::vector<std::string> ignore;            // logical names the engine need not know
+  Duration connect_timeout = std::chrono::seconds(5);
+  Duration deadline = std::chrono::seconds(60);  // of one publish, all phases
+  Clock* clock = &Clock::Real();
+};
+
+struct PublishRequest {
+  std::optional<std::uint64_t> number;  // default: highest seen + 1
+  std::map<std::string, std::string> labels;
+  bool take_over = false;
+};
+
+// What became of one replica.
+struct ReplicaReport {
+  std::string address;
+  Status status;  // OK: committed
+  std::string phase;  // where it failed: connect hello plan offer send seal verify flip
+  TransportKind transport = TransportKind::kLoopback;
+  double stage_ms = 0;
+  double verify_ms = 0;
+  FlipReport flip;
+};
+
+struct PublishReport {
+  WeightVersion version;  // with the digest that the senders computed
+  std::int64_t bytes = 0;       // payload of one replica
+  std::int64_t wire_bytes = 0;  // frames sent to all replicas, resends included
+  double packed_ms = 0;
+  std::vector<ReplicaReport> replicas;
+  bool AllCommitted() const;
+};
+
+// Thread-safety: thread-safe. Dropping it does not stop the publish.
+class PublishHandle {
+ public:
+  virtual ~PublishHandle() = default;
+  // The tensors may change again. Comes also when the publish has failed everywhere.
+  //
+  // DeadlineExceeded "deadline"
+  virtual Status WaitPacked(Deadline deadline) = 0;
+  // DeadlineExceeded "deadline"; else the report, in which each replica has its own status
+  virtual Result<PublishReport> WaitCommitted(Deadline deadline) = 0;
+};
+
+// For status: what the publisher last did.
+struct PublisherStatus {
+  WeightVersion newest;  // last version packed and sealed
+  bool publishing = false;
+  std::vector<ReplicaReport> replicas;  // of the last publish
+};
+
+class WeightPublisher {
+ public:
+  // InvalidArgument "bad_layout" | "no_replica" | "bad_options"
+  static Result<std::unique_ptr<WeightPublisher>> Create(WeightPublisherOptions options, TensorSource source);
+  virtual ~WeightPublisher() = default;  // cancels a running publish and waits for it
+
+  // FailedPrecondition "publish_in_progress"
+  virtual Result<std::shared_ptr<PublishHandle>> Publish(PublishRequest request) = 0;
+  // Ends a running publish: its replicas see an Abort "cancelled".
+  virtual void Cancel() = 0;
+  virtual PublisherStatus status() const = 0;
+  virtual std::vector<PublishReport> History() const = 0;  // oldest first; the newest 10 000
+  // As WeightReceiver::WaitForChange.
+  virtual Result<std::uint64_t> WaitForChange(std::uint64_t seen, Deadline deadline) const = 0;
+};
+
+}  // namespace bascule
