@@ -8,16 +8,10 @@
 #include <span>
 
 #include "kernels/box.h"
+#include "kernels/conversion.h"
 #include "kernels/digest.h"
 
 namespace bascule {
-
-// What a sender does to an element on its way (only senders convert).
-enum class Conversion {
-  kNone,
-  kF32ToBf16,  // round to nearest even, NaN kept quiet: kernels/cast.h
-  kBf16ToF32,  // exact
-};
 
 // Copies the box of `shape` at `source` (from `source_base` on) into `payload` and returns the digest of the elements
 // *as read from the source, after conversion*: never of the payload. One pass over the source. `item_bytes` is the

@@ -12,7 +12,7 @@
 
 #include "base/sha256.h"
 #include "bridge/layout/layout.h"
-#include "kernels/pack.h"
+#include "kernels/conversion.h"
 
 namespace bascule {
 
