@@ -27,8 +27,8 @@ inline constexpr std::uint16_t kBucketFormatVersion = 1;
 
 struct BucketHeader {
   SessionId session;
-  std::uint32_t bucket = 0;       // index into Plan::buckets
-  std::uint32_t attempt = 0;      // 0 first, 1 sent again
+  std::uint32_t bucket = 0;   // index into Plan::buckets
+  std::uint32_t attempt = 0;  // 0 first, 1 sent again
   std::uint32_t slice_count = 0;
   std::int64_t payload_bytes = 0;
   bool has_checksum = false;
@@ -41,8 +41,8 @@ std::int64_t PayloadOffset(std::int64_t slice_count);
 // The whole frame.
 std::int64_t FrameBytes(std::int64_t slice_count, std::int64_t payload_bytes);
 
-// Writes the 64 header bytes. `frame` holds FrameBytes; when has_checksum is set the checksum is computed here over
-// everything behind the header, which is in place already.
+// Writes the 64 header bytes and the padding. `frame` is FrameBytes long and its digests and payload are in place; when
+// has_checksum is set the checksum is computed here (payload_checksum is not read).
 void SealBucketFrame(BucketHeader header, std::span<std::byte> frame);
 
 // Slice digest `index` of a frame whose counts were checked.
