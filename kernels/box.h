@@ -28,5 +28,3 @@ struct BoxPlace {
 };
 
 }  // namespace bascule
-
-// Roofline: none; a description touches no element.

@@ -9,7 +9,21 @@
 namespace bascule {
 
 enum class DType : std::uint8_t {
-  kBool, kU8, kI8, kF8E4M3, kF8E5M2, kU16, kI16, kF16, kBf16, kU32, kI32, kF32, kU64, kI64, kF64,
+  kBool,
+  kU8,
+  kI8,
+  kF8E4M3,
+  kF8E5M2,
+  kU16,
+  kI16,
+  kF16,
+  kBf16,
+  kU32,
+  kI32,
+  kF32,
+  kU64,
+  kI64,
+  kF64,
 };
 
 std::string_view DTypeName(DType dtype);

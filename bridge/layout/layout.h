@@ -8,6 +8,7 @@
 // Thread-safety: thread-compatible (values).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -35,7 +36,7 @@ struct LocalTensor {
   std::string name;
   DType dtype = DType::kBf16;
   Dims shape;
-  Dims stride;  // in elements; empty: row-major and dense
+  Dims stride;                 // in elements; empty: row-major and dense
   std::int64_t Bytes() const;  // of the dense form
   friend bool operator==(const LocalTensor&, const LocalTensor&) = default;
 };
@@ -59,6 +60,8 @@ struct RankLayout {
   friend bool operator==(const RankLayout&, const RankLayout&) = default;
 };
 
+inline constexpr std::size_t kMaxNameBytes = 1024;
+
 // One side: logical tensors in the order in which the engine consumes them, and every rank's rows.
 struct Layout {
   std::vector<TensorSpec> tensors;
@@ -66,8 +69,14 @@ struct Layout {
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
+// Names of 1 to kMaxNameBytes bytes without control characters, each once; shapes whose bytes fit 63 bits.
+//
+// InvalidArgument "bad_layout"
+Status CheckTensors(const std::vector<TensorSpec>& tensors);
+
 // Checks everything a peer or file could have got wrong: indices, boxes inside tensors, matching extents and dtypes
 // (rows of one logical tensor agree in dtype on all ranks), unique names, sizes that do not overflow.
+// An empty box carries no range: its offset is not looked at, and no row with one takes part in anything.
 //
 // InvalidArgument "bad_layout"  names rank, row and numbers
 Status CheckLayout(const Layout& layout);

@@ -4,6 +4,7 @@
 // Thread-safety: thread-compatible (values).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -20,7 +21,7 @@ namespace bascule {
 struct WeightVersion {
   std::string run;
   std::uint64_t number = 0;
-  Hash256 digest;  // version digest
+  Hash256 digest;                // version digest
   std::string ToString() const;  // "run@7"
   friend bool operator==(const WeightVersion&, const WeightVersion&) = default;
 };
@@ -29,8 +30,9 @@ struct ManifestOffer {
   std::uint32_t format_version = 1;
   std::string run;
   std::uint64_t number = 0;
-  bool new_run = false;    // the publisher says that `run` starts here; its number may be any
-  std::string model;       // architecture and sizes in one line, e.g. "LlamaForCausalLM layers=2 hidden=64 ..."; empty: not compared
+  bool new_run = false;  // the publisher says that `run` starts here; its number may be any
+  std::string
+      model;  // architecture and sizes in one line, e.g. "LlamaForCausalLM layers=2 hidden=64 ..."; empty: not compared
   std::vector<TensorSpec> tensors;  // wire specs (engine storage dtype), sorted by name
   Hash256 sender_layout;
   std::map<std::string, std::string> labels;
@@ -50,6 +52,11 @@ DigestKey KeyOf(const TensorSpec& tensor);
 // SHA-256 over the tensors sorted by name of: name "\n" DTYPE "\n" d0,d1,... "\n" digest in hex "\n".
 // `digests` are in the order of `tensors`, which need not be sorted.
 Hash256 VersionDigestOf(const std::vector<TensorSpec>& tensors, const std::vector<TensorDigest>& digests);
+
+inline constexpr std::size_t kMaxRunBytes = 256;
+inline constexpr std::size_t kMaxModelBytes = 4096;
+inline constexpr std::size_t kMaxLabels = 64;
+inline constexpr std::size_t kMaxLabelBytes = 1024;
 
 // InvalidArgument "bad_manifest"  unsorted, duplicate or over-long names, empty run, too many labels
 Status CheckOffer(const ManifestOffer& offer);

@@ -12,14 +12,11 @@
 
 namespace bascule {
 
-// Thread-safety: Send and Cancel from any thread; one thread receives.
+// Thread-safety: one thread sends and one receives; Cancel from any.
 class ControlChannel {
  public:
   virtual ~ControlChannel() = default;  // closes
-  // Hands the message over and does not wait for the peer to read it: a stalled peer never blocks a sender. Messages
-  // sent before an end closes still arrive.
-  //
-  // Unavailable "peer_lost"; InvalidArgument "bad_message"  larger than a channel carries
+  // Unavailable "peer_lost"
   virtual Status Send(const SessionMessage& message) = 0;
   // Unavailable "peer_lost"; DeadlineExceeded "deadline"; Cancelled "cancelled"
   // DataLoss "bad_message"  the peer's bytes are no message, or break a bound

@@ -1,0 +1,79 @@
+#include "bridge/manifest/manifest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace bascule {
+namespace {
+
+Status BadManifest(std::string message) { return Status::InvalidArgument("bad_manifest", std::move(message)); }
+
+Status CheckText(std::string_view what, const std::string& text, std::size_t bytes_max) {
+  if (text.size() <= bytes_max) return OkStatus();
+  return BadManifest(fmt::format("{} has {} bytes, most={}", what, text.size(), bytes_max));
+}
+
+// name "\n" DTYPE "\n" d0,d1,...
+std::string KeyText(const TensorSpec& tensor) {
+  return fmt::format("{}\n{}\n{}", tensor.name, DTypeName(tensor.dtype),
+                     fmt::join(tensor.shape.begin(), tensor.shape.end(), ","));
+}
+
+Status CheckLabels(const std::map<std::string, std::string>& labels) {
+  if (labels.size() > kMaxLabels) {
+    return BadManifest(fmt::format("{} labels, most={}", labels.size(), kMaxLabels));
+  }
+  for (const auto& [label, text] : labels) {
+    if (label.empty()) return BadManifest("a label has no name");
+    RETURN_IF_ERROR(CheckText("label name", label, kMaxLabelBytes));
+    RETURN_IF_ERROR(CheckText("label " + label, text, kMaxLabelBytes));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+std::string WeightVersion::ToString() const { return fmt::format("{}@{}", run, number); }
+
+DigestKey KeyOf(const TensorSpec& tensor) {
+  const Hash256 hash = Sha256Of(KeyText(tensor));
+  DigestKey key;
+  for (std::size_t i = 0; i < key.seed.size() * 8; ++i) {
+    key.seed[i / 8] |= std::to_integer<std::uint64_t>(hash.bytes[i]) << (8 * (i % 8));
+  }
+  return key;
+}
+
+Hash256 VersionDigestOf(const std::vector<TensorSpec>& tensors, const std::vector<TensorDigest>& digests) {
+  CHECK(tensors.size() == digests.size());
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return tensors[a].name < tensors[b].name; });
+  Sha256 hash;
+  for (const std::size_t i : order) {
+    hash.Add(KeyText(tensors[i]));
+    hash.Add(fmt::format("\n{}\n", digests[i].ToHex()));
+  }
+  return hash.Finish();
+}
+
+Status CheckOffer(const ManifestOffer& offer) {
+  if (offer.format_version != 1) {
+    return BadManifest(fmt::format("format_version={}, known: 1", offer.format_version));
+  }
+  if (offer.run.empty()) return BadManifest("the run has no name");
+  RETURN_IF_ERROR(CheckText("run", offer.run, kMaxRunBytes));
+  RETURN_IF_ERROR(CheckText("model", offer.model, kMaxModelBytes));
+  RETURN_IF_ERROR(CheckLabels(offer.labels));
+  if (const Status status = CheckTensors(offer.tensors); !status.ok()) return BadManifest(status.message());
+  for (std::size_t i = 1; i < offer.tensors.size(); ++i) {
+    if (offer.tensors[i - 1].name < offer.tensors[i].name) continue;
+    return BadManifest(fmt::format("unsorted: {} before {}", offer.tensors[i - 1].name, offer.tensors[i].name));
+  }
+  return OkStatus();
+}
+
+}  // namespace bascule
