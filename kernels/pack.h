@@ -33,3 +33,6 @@ void FillBoxOnHost(const BoxShape& shape, std::span<const std::byte> element, st
                    const BoxPlace& target);
 
 }  // namespace bascule
+
+// Roofline, per element: pack and copy read it once and write it once (in its converted size); unpack reads the payload
+// and writes the element, and where the target is not in cache its line is read as well; fill only writes.

@@ -12,11 +12,14 @@
 
 namespace bascule {
 
-// Thread-safety: one thread sends and one receives; Cancel from any.
+// Thread-safety: Send and Cancel from any thread; one thread receives.
 class ControlChannel {
  public:
   virtual ~ControlChannel() = default;  // closes
-  // Unavailable "peer_lost"
+  // Hands the message over and does not wait for the peer to read it: a stalled peer never blocks a sender. Messages
+  // sent before an end closes still arrive.
+  //
+  // Unavailable "peer_lost"; InvalidArgument "bad_message"  larger than a channel carries
   virtual Status Send(const SessionMessage& message) = 0;
   // Unavailable "peer_lost"; DeadlineExceeded "deadline"; Cancelled "cancelled"
   // DataLoss "bad_message"  the peer's bytes are no message, or break a bound

@@ -1,5 +1,5 @@
-// What publisher and receiver say to each other, as plain types: the session runs without gRPC. docs/protocol.md has the
-// table; bridge/session/grpc/ turns these into protobuf at the edge.
+// What publisher and receiver say to each other, as plain types: the session runs without gRPC. docs/protocol.md has
+// the table; bridge/session/grpc/ turns these into protobuf at the edge.
 //
 // A *connection* is one control channel: Hello and HelloReply once, then any number of sessions, one after another.
 // Durations travel as time left, never as points in time.
@@ -37,13 +37,13 @@ struct Hello {
 struct HelloReply {
   std::uint32_t wire_version = kWireVersion;
   InstanceId engine;
-  std::string model;       // see ManifestOffer::model
+  std::string model;  // see ManifestOffer::model
   Layout engine_layout;
-  WeightVersion live;      // run is empty while nothing is live
+  WeightVersion live;                // run is empty while nothing is live
   std::uint64_t highest_number = 0;  // committed in the live version's run
   std::vector<TransportEndpoint> endpoints;
-  std::uint64_t connection = 0;      // names the routes of this connection
-  std::int32_t max_credits = 0;      // per route
+  std::uint64_t connection = 0;  // names the routes of this connection
+  std::int32_t max_credits = 0;  // per route
 };
 
 // Publisher -> receiver: may this version come? The plan was made by both; its digests must agree.
@@ -112,14 +112,14 @@ struct Committed {
   FlipReport report;
 };
 
-// Either way, at any time before Committed: the session is over, `why` says so in three ways.
+// Either way, at any time before Committed: the session is over, `why` says so in three ways. It is also the answer to
+// an Offer that is refused, and, with session zero, to a Hello that is. Aborts of sessions that are over are ignored.
 struct Abort {
   SessionId session;
   Status why;
 };
 
-using SessionMessage =
-    std::variant<Hello, HelloReply, Offer, Accept, Seal, Missing, Ready, Flip, Committed, Abort>;
+using SessionMessage = std::variant<Hello, HelloReply, Offer, Accept, Seal, Missing, Ready, Flip, Committed, Abort>;
 std::string_view MessageName(const SessionMessage& message);  // "Offer"
 
 }  // namespace bascule

@@ -22,16 +22,16 @@ enum class SessionEvent : std::uint8_t {
   kBucketDuplicate,  // seen before: dropped and counted
   kBucketDamaged,    // first time: asked for again
   kBucketDamagedAgain,
-  kSealIncomplete,   // planned buckets are missing, for the first time
-  kSeal,             // every planned bucket is here
-  kVerified,         // digests agree on every rank
-  kMismatch,         // a digest differs
-  kFlip,             // at a safe point, all ranks
-  kFlipPostponed,    // would exceed the stall budget
-  kAbort,            // said by either side
+  kSealIncomplete,  // planned buckets are missing, for the first time
+  kSeal,            // every planned bucket is here
+  kVerified,        // digests agree on every rank
+  kMismatch,        // a digest differs
+  kFlip,            // at a safe point, all ranks
+  kFlipPostponed,   // would exceed the stall budget
+  kAbort,           // said by either side
   kDeadline,
   kPeerLost,
-  kFenced,           // a newer session of the same publisher, or a takeover
+  kFenced,  // a newer session of the same publisher, or a takeover
 };
 std::string_view SessionEventName(SessionEvent event);
 

@@ -34,6 +34,9 @@ enum class BucketVerdict : std::uint8_t {
   kFenced,     // of a session that is over; dropped
 };
 
+// In an acknowledgement of a frame whose header could not be read: kDamaged, and the seal will name what is missing.
+inline constexpr std::uint32_t kNoBucket = 0xffffffff;
+
 struct BucketAck {
   std::uint32_t bucket = 0;
   std::uint32_t attempt = 0;

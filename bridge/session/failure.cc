@@ -1,0 +1,53 @@
+#include "bridge/session/failure.h"
+
+#include <array>
+
+namespace bascule {
+namespace {
+
+using enum StatusCode;
+
+constexpr std::array kFailures = {
+    FailureReason{kFailedPrecondition, "address_in_use", "another server listens at the address"},
+    FailureReason{kInvalidArgument, "bad_address", "no host:port, [v6]:port or unix:/path"},
+    FailureReason{kDataLoss, "bad_message", "the peer's bytes are no message, or break a bound"},
+    FailureReason{kInvalidArgument, "bad_offer", "a number of the offer is outside its limits"},
+    FailureReason{kFailedPrecondition, "bad_transition", "the session's state does not allow this message"},
+    FailureReason{kDataLoss, "bucket_damaged", "a bucket came damaged twice: checksum, slice digest or header"},
+    FailureReason{kDataLoss, "bucket_outside_plan",
+                  "a bucket is not in the plan, or came on a route that is not its own"},
+    FailureReason{kDataLoss, "buckets_missing", "planned buckets are missing at the second seal"},
+    FailureReason{kCancelled, "cancelled", "this side itself ended the wait"},
+    FailureReason{kDeadlineExceeded, "deadline", "the session's time is over, or a wait's"},
+    FailureReason{kDataLoss, "digest_mismatch", "what lies in engine memory is not what the sender digested"},
+    FailureReason{kCancelled, "engine_stopping", "the receiver shuts down"},
+    FailureReason{kAborted, "fenced", "a newer session of this publisher, or a takeover, replaced the session"},
+    FailureReason{kFailedPrecondition, "flip_in_progress", "a flip or a rollback is under way"},
+    FailureReason{kFailedPrecondition, "manifest_mismatch", "the offer's tensors or sender layout are not the plan's"},
+    FailureReason{kFailedPrecondition, "no_kept_version", "there is no version to roll back to"},
+    FailureReason{kFailedPrecondition, "nothing_live", "no version is live yet"},
+    FailureReason{kUnavailable, "peer_lost", "the other end of the channel or of a route went away"},
+    FailureReason{kUnavailable, "peer_unreachable", "nobody answers at the address"},
+    FailureReason{kFailedPrecondition, "plan_mismatch", "the two sides made different plans"},
+    FailureReason{kUnavailable, "publisher_busy", "another publisher's session is open; a takeover would end it"},
+    FailureReason{kDataLoss, "replicas_differ", "two holders of the same elements hold different bytes"},
+    FailureReason{kUnavailable, "route_lost", "a route of this connection is gone; connect again"},
+    FailureReason{kDeadlineExceeded, "shadow_leased", "a reader held the shadow slot until the deadline"},
+    FailureReason{kFailedPrecondition, "shadow_reserved", "a session holds the shadow slot already"},
+    FailureReason{kResourceExhausted, "slot_memory", "memory for the slots cannot be had"},
+    FailureReason{kFailedPrecondition, "stale_version", "the number is below one committed in this run"},
+    FailureReason{kUnimplemented, "transport_unavailable", "the engine does not take the wanted transport"},
+    FailureReason{kInvalidArgument, "unexpected_message", "the message has no place here, e.g. Offer before Hello"},
+    FailureReason{kFailedPrecondition, "unknown_run", "another run is live and the offer does not say that one starts"},
+    FailureReason{kNotFound, "unknown_session", "this connection has no such session"},
+    FailureReason{kNotFound, "version_not_kept", "the kept version has another number"},
+    FailureReason{kFailedPrecondition, "version_reused", "the number was committed in this run before"},
+    FailureReason{kFailedPrecondition, "wire_version", "the peers speak different wire versions"},
+    FailureReason{kFailedPrecondition, "wrong_model", "publisher and engine have different models"},
+};
+
+}  // namespace
+
+std::span<const FailureReason> SessionFailures() { return kFailures; }
+
+}  // namespace bascule
