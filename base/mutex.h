@@ -15,13 +15,20 @@
 #endif
 #define CAPABILITY(x) BASCULE_ANNOTATION(capability(x))
 #define SCOPED_CAPABILITY BASCULE_ANNOTATION(scoped_lockable)
-#define GUARDED_BY(x) BASCULE_ANNOTATION(guarded_by(x))
-#define PT_GUARDED_BY(x) BASCULE_ANNOTATION(pt_guarded_by(x))
 #define REQUIRES(...) BASCULE_ANNOTATION(requires_capability(__VA_ARGS__))
 #define ACQUIRE(...) BASCULE_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define RELEASE(...) BASCULE_ANNOTATION(release_capability(__VA_ARGS__))
 #define EXCLUDES(...) BASCULE_ANNOTATION(locks_excluded(__VA_ARGS__))
+// Abseil, which gRPC brings along, spells these three the same way and means the same.
+#ifndef GUARDED_BY
+#define GUARDED_BY(x) BASCULE_ANNOTATION(guarded_by(x))
+#endif
+#ifndef PT_GUARDED_BY
+#define PT_GUARDED_BY(x) BASCULE_ANNOTATION(pt_guarded_by(x))
+#endif
+#ifndef NO_THREAD_SAFETY_ANALYSIS
 #define NO_THREAD_SAFETY_ANALYSIS BASCULE_ANNOTATION(no_thread_safety_analysis)
+#endif
 
 namespace bascule {
 

@@ -4,6 +4,10 @@ find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(OpenSSL REQUIRED)
+if(BASCULE_GRPC)
+  find_package(Protobuf REQUIRED)  # module mode, before gRPC
+  find_package(gRPC CONFIG REQUIRED)
+endif()
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)

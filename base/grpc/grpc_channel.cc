@@ -1,0 +1,44 @@
+#include "base/grpc/grpc_channel.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include "base/grpc/grpc_log_internal.h"
+#include "base/net_address.h"
+
+namespace bascule {
+
+std::chrono::system_clock::time_point GrpcDeadline(Deadline deadline, Clock& clock) {
+  return std::chrono::system_clock::now() +
+         std::chrono::duration_cast<std::chrono::system_clock::duration>(deadline.Left(clock));
+}
+
+Result<std::shared_ptr<grpc::Channel>> MakeGrpcChannel(const std::string& address) {
+  ASSIGN_OR_RETURN(const NetAddress parsed, NetAddress::Parse(address));
+  RouteGrpcLog();
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetMaxReceiveMessageSize(kGrpcMessageBytes);
+  arguments.SetMaxSendMessageSize(kGrpcMessageBytes);
+  return grpc::CreateCustomChannel(parsed.ToString(), grpc::InsecureChannelCredentials(), arguments);
+}
+
+Result<std::shared_ptr<grpc::Channel>> ConnectGrpcChannel(const std::string& address, Deadline deadline, Clock& clock) {
+  ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeGrpcChannel(address));
+  const auto until = GrpcDeadline(deadline, clock);
+  while (true) {
+    const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
+    if (state == GRPC_CHANNEL_READY) return channel;
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) {
+      return Status::Unavailable("peer_unreachable", fmt::format("nobody answers at {}", address));
+    }
+    if (!channel->WaitForStateChange(state, until)) {
+      return Status::DeadlineExceeded("deadline", fmt::format("no connection to {} in time", address));
+    }
+  }
+}
+
+}  // namespace bascule

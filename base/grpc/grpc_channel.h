@@ -1,0 +1,33 @@
+// Client channels as all of Bascule uses them: no proxy from the environment, a connection of its own (a failed attempt
+// of one channel never delays another), messages up to the bound that servers share.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace grpc {
+class Channel;
+}
+
+namespace bascule {
+
+// The largest message either side takes; what may be larger travels in pieces.
+inline constexpr int kGrpcMessageBytes = 16 << 20;
+
+// Thread-safety of a channel: thread-safe. Shared: gRPC's stubs want it so.
+//
+// InvalidArgument "bad_address"
+Result<std::shared_ptr<grpc::Channel>> MakeGrpcChannel(const std::string& address);
+
+// As above and connected; at once "peer_unreachable" where nobody listens.
+//
+// Unavailable "peer_unreachable"; DeadlineExceeded "deadline"; InvalidArgument "bad_address"
+Result<std::shared_ptr<grpc::Channel>> ConnectGrpcChannel(const std::string& address, Deadline deadline, Clock& clock);
+
+// A deadline in gRPC's time.
+std::chrono::system_clock::time_point GrpcDeadline(Deadline deadline, Clock& clock);
+
+}  // namespace bascule

@@ -1,0 +1,20 @@
+#include <grpc/support/log.h>
+
+#include <mutex>
+
+#include "base/grpc/grpc_log_internal.h"
+#include "base/log.h"
+
+namespace bascule {
+
+void RouteGrpcLog() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    gpr_set_log_function([](gpr_log_func_args* line) {
+      LogDebug("grpc", "severity={} at={}:{} text={}", gpr_log_severity_string(line->severity), line->file, line->line,
+               line->message);
+    });
+  });
+}
+
+}  // namespace bascule

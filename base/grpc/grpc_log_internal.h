@@ -1,0 +1,9 @@
+// gRPC's own log lines become debug lines of ours: what goes wrong there reaches the caller as a Status already.
+#pragma once
+
+namespace bascule {
+
+// Before the first use of gRPC; further calls do nothing.
+void RouteGrpcLog();
+
+}  // namespace bascule

@@ -1,0 +1,43 @@
+// One gRPC server for everything a process offers: binds an address, hosts the services it is given, and answers health
+// checks and reflection. Two servers never share a port.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace grpc {
+class Server;
+class Service;
+}  // namespace grpc
+
+namespace bascule {
+
+// Thread-safety: thread-safe.
+class GrpcServer {
+ public:
+  // Port 0 binds a free one. `services` are borrowed: they outlive the server. Health says "not serving" at first.
+  //
+  // InvalidArgument "bad_address"; FailedPrecondition "address_in_use"; Unavailable "cannot_listen"
+  static Result<std::unique_ptr<GrpcServer>> Start(const std::string& address,
+                                                   const std::vector<grpc::Service*>& services);
+  ~GrpcServer();  // Stop, without grace
+
+  // The bound address, in the form of NetAddress.
+  const std::string& address() const { return address_; }
+  // What the health service answers, for the server as a whole.
+  void SetServing(bool serving);
+  // Takes no more calls; running ones may end within `grace`, then they are cancelled. Returns once every handler has.
+  void Stop(Duration grace);
+
+ private:
+  GrpcServer(std::unique_ptr<grpc::Server> server, std::string address);
+
+  const std::unique_ptr<grpc::Server> server_;
+  const std::string address_;
+};
+
+}  // namespace bascule

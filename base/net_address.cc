@@ -1,0 +1,58 @@
+#include "base/net_address.h"
+
+#include <sys/un.h>
+
+#include <charconv>
+#include <optional>
+#include <string_view>
+
+namespace bascule {
+namespace {
+
+constexpr std::string_view kUnixPrefix = "unix:";
+
+Status BadAddress(const std::string& text, std::string_view why) {
+  return Status::InvalidArgument("bad_address",
+                                 fmt::format("\"{}\": {}; want host:port, [v6]:port or unix:/path", text, why));
+}
+
+std::optional<std::uint16_t> ParsePort(std::string_view text) {
+  std::uint16_t port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return port;
+}
+
+}  // namespace
+
+Result<NetAddress> NetAddress::Parse(const std::string& text) {
+  NetAddress address;
+  if (text.starts_with(kUnixPrefix)) {
+    address.unix_path = text.substr(kUnixPrefix.size());
+    if (!address.unix_path.starts_with('/')) return BadAddress(text, "the path is not absolute");
+    if (address.unix_path.size() >= sizeof(sockaddr_un::sun_path)) return BadAddress(text, "the path is too long");
+    return address;
+  }
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string::npos) return BadAddress(text, "no port");
+  const std::optional<std::uint16_t> port = ParsePort(std::string_view(text).substr(colon + 1));
+  if (!port) return BadAddress(text, "the port is no number from 0 to 65535");
+  address.port = *port;
+  address.host = text.substr(0, colon);
+  const bool bracketed = address.host.starts_with('[') && address.host.ends_with(']');
+  if (bracketed) {
+    address.host = address.host.substr(1, address.host.size() - 2);
+  } else if (address.host.find(':') != std::string::npos) {
+    return BadAddress(text, "an IPv6 address needs brackets");
+  }
+  if (address.host.empty()) return BadAddress(text, "no host");
+  return address;
+}
+
+std::string NetAddress::ToString() const {
+  if (is_unix()) return std::string(kUnixPrefix) + unix_path;
+  const bool v6 = host.find(':') != std::string::npos;
+  return v6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
+}
+
+}  // namespace bascule
