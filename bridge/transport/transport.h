@@ -62,6 +62,12 @@ struct RouteHello {
 
 inline constexpr std::int64_t kMaxFrameBytes = std::int64_t{256} << 20;
 inline constexpr std::int32_t kMaxCredits = 256;
+inline constexpr std::int64_t kMaxRouteBytes = std::int64_t{4} << 30;  // credits x frame_bytes
+
+// Every transport checks a hello with this at both ends, before a number of it sizes anything.
+//
+// InvalidArgument "bad_route"  a rank below 0, or frame_bytes, credits or their product out of bounds
+Status CheckRouteHello(const RouteHello& hello);
 
 // Sending end of a route. Thread-safety: confined to one sending thread, except Cancel.
 class BucketSender {
@@ -70,19 +76,20 @@ class BucketSender {
   virtual std::int64_t frame_bytes() const = 0;
   virtual std::int32_t credits() const = 0;
   virtual bool wants_checksum() const = 0;  // wire transports do
-  // A frame is free: Acquire will not fail for want of one.
+  // A frame is free: Acquire may be called. Only NextAck gives credits back.
   virtual bool HasCredit() const = 0;
-  // The memory of a free frame, 64-byte aligned, valid until Send. One at a time.
+  // The memory of a free frame, 64-byte aligned, valid until Send. One at a time: until Send it is the same frame.
   virtual std::span<std::byte> Acquire() = 0;
   // Hands the acquired frame's first `bytes` over; does not wait for the receiver.
   //
   // Unavailable "peer_lost"
   virtual Status Send(std::size_t bytes) = 0;
-  // Waits for an acknowledgement, which also frees its frame.
+  // Waits for an acknowledgement, which also frees its frame. Those that came before the peer was lost come first.
   //
   // Unavailable "peer_lost"; DeadlineExceeded "deadline"; Cancelled "cancelled"
+  // DataLoss "bad_ack"  the peer broke the transport's own rules; the route is over
   virtual Result<BucketAck> NextAck(Deadline deadline) = 0;
-  // Wakes a waiting NextAck, which then fails. Any thread.
+  // Wakes a waiting NextAck, which fails from now on. The peer is told by destruction only. Any thread.
   virtual void Cancel() = 0;
 };
 
@@ -96,10 +103,16 @@ class BucketReceiver {
  public:
   virtual ~BucketReceiver() = default;
   virtual const RouteHello& hello() const = 0;
+  // Waits for a frame. Frames sent before the peer was lost may be lost with it.
+  //
   // Unavailable "peer_lost"; DeadlineExceeded "deadline"; Cancelled "cancelled"
   // DataLoss "bad_frame"  the peer broke the transport's own rules; the route is over
   virtual Result<ReceivedFrame> Receive(Deadline deadline) = 0;
+  // Gives the frame back, once; does not wait for the sender.
+  //
+  // Unavailable "peer_lost"; InvalidArgument "not_outstanding"  the frame was given back before
   virtual Status Acknowledge(const ReceivedFrame& frame, const BucketAck& ack) = 0;
+  // As BucketSender::Cancel, for Receive.
   virtual void Cancel() = 0;
 };
 
@@ -111,9 +124,9 @@ class TransportListener {
   // From now on routes of `connection` are taken; others are refused. Forget drops those not yet accepted.
   virtual void Expect(std::uint64_t connection) = 0;
   virtual void Forget(std::uint64_t connection) = 0;
-  // Waits until the sender of `route` of `connection` has called. Each route is handed out once.
+  // Waits until the sender of `route` of `connection` has called. Each route of a connection is handed out once.
   //
-  // DeadlineExceeded "deadline"; Cancelled "cancelled" (Forget or destruction)
+  // DeadlineExceeded "deadline"; Cancelled "cancelled" (not expected, Forget, or the listener goes)
   virtual Result<std::unique_ptr<BucketReceiver>> Accept(std::uint64_t connection, Route route, Deadline deadline) = 0;
 };
 
@@ -124,8 +137,11 @@ class TransportDialer {
   virtual TransportKind kind() const = 0;
   // True when `endpoint` can be reached from here by its nature (shm: same host, the socket is there).
   virtual bool CanReach(const TransportEndpoint& endpoint) const = 0;
-  // Unavailable "peer_unreachable"; DeadlineExceeded "deadline"; PermissionDenied "peer_credentials"
-  // ResourceExhausted "shared_memory"  the arena could not be had
+  // Waits until the listener has taken the route; nobody need be in Accept.
+  //
+  // Unavailable "peer_unreachable"; DeadlineExceeded "deadline"; InvalidArgument "bad_route"
+  // PermissionDenied "peer_credentials" | "unknown_connection"; AlreadyExists "route_taken"
+  // ResourceExhausted "frame_memory"  the frames could not be had; "too_many_routes"
   virtual Result<std::unique_ptr<BucketSender>> Dial(const TransportEndpoint& endpoint, const RouteHello& hello,
                                                      Deadline deadline) = 0;
 };

@@ -1,0 +1,59 @@
+#include "bridge/transport/frame_arena.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/checked_math.h"
+
+namespace bascule {
+namespace {
+
+constexpr std::int64_t kFrameAlignment = 4096;
+
+}  // namespace
+
+FrameArena::~FrameArena() {
+  if (base_ != nullptr) munmap(base_, mapped_bytes_);
+}
+
+FrameArena::FrameArena(FrameArena&& other) noexcept { *this = std::move(other); }
+
+FrameArena& FrameArena::operator=(FrameArena&& other) noexcept {
+  std::swap(base_, other.base_);
+  std::swap(mapped_bytes_, other.mapped_bytes_);
+  std::swap(frame_bytes_, other.frame_bytes_);
+  return *this;
+}
+
+std::int64_t FrameArena::MappedBytes(std::int64_t frame_bytes, std::int32_t credits) {
+  return RoundUp(frame_bytes, kFrameAlignment) * credits;
+}
+
+Result<FrameArena> FrameArena::Anonymous(std::int64_t frame_bytes, std::int32_t credits) {
+  return Map(-1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, frame_bytes, credits);
+}
+
+Result<FrameArena> FrameArena::Shared(int fd, Access access, std::int64_t frame_bytes, std::int32_t credits) {
+  const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  return Map(fd, protection, MAP_SHARED, frame_bytes, credits);
+}
+
+Result<FrameArena> FrameArena::Map(int fd, int protection, int flags, std::int64_t frame_bytes, std::int32_t credits) {
+  const auto bytes = static_cast<std::size_t>(MappedBytes(frame_bytes, credits));
+  void* const base = mmap(nullptr, bytes, protection, flags | MAP_POPULATE, fd, 0);
+  if (base == MAP_FAILED) {
+    return Status::ResourceExhausted("frame_memory", fmt::format("mapping {} bytes: {}", bytes, std::strerror(errno)));
+  }
+  return FrameArena(static_cast<std::byte*>(base), bytes, static_cast<std::size_t>(frame_bytes));
+}
+
+std::span<std::byte> FrameArena::frame(std::uint64_t index) const {
+  const auto stride = static_cast<std::size_t>(RoundUp(static_cast<std::int64_t>(frame_bytes_), kFrameAlignment));
+  CHECK(index < mapped_bytes_ / stride);
+  return {base_ + index * stride, frame_bytes_};
+}
+
+}  // namespace bascule

@@ -1,0 +1,38 @@
+#include "bridge/transport/transport.h"
+
+namespace bascule {
+
+std::string_view TransportName(TransportKind kind) {
+  switch (kind) {
+    case TransportKind::kLoopback:
+      return "loopback";
+    case TransportKind::kShm:
+      return "shm";
+    case TransportKind::kGrpc:
+      return "grpc";
+  }
+  return "unknown";
+}
+
+Result<TransportKind> ParseTransport(std::string_view name) {
+  for (const TransportKind kind : {TransportKind::kLoopback, TransportKind::kShm, TransportKind::kGrpc}) {
+    if (TransportName(kind) == name) return kind;
+  }
+  return Status::InvalidArgument("unknown_transport", fmt::format("'{}' is none of loopback, shm, grpc", name));
+}
+
+Status CheckRouteHello(const RouteHello& hello) {
+  if (hello.route.sender_rank < 0 || hello.route.engine_rank < 0) {
+    return Status::InvalidArgument(
+        "bad_route", fmt::format("sender_rank={} engine_rank={}", hello.route.sender_rank, hello.route.engine_rank));
+  }
+  if (hello.frame_bytes < 1 || hello.frame_bytes > kMaxFrameBytes || hello.credits < 1 || hello.credits > kMaxCredits ||
+      hello.frame_bytes * hello.credits > kMaxRouteBytes) {
+    return Status::InvalidArgument("bad_route",
+                                   fmt::format("frame_bytes={} (at most {}) credits={} (at most {})", hello.frame_bytes,
+                                               kMaxFrameBytes, hello.credits, kMaxCredits));
+  }
+  return OkStatus();
+}
+
+}  // namespace bascule
