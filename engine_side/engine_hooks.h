@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "bridge/session/messages.h"
 

@@ -22,7 +22,8 @@ class WeightLease {
 
   bool empty() const { return slots_ == nullptr; }
   const WeightVersion& version() const;
-  // Dense row-major bytes of local tensor `tensor` of `engine_rank`, in the order of the engine's layout; 64-byte aligned.
+  // Dense row-major bytes of local tensor `tensor` of `engine_rank`, in the order of the engine's layout; 64-byte
+  // aligned.
   std::span<const std::byte> Tensor(int engine_rank, int tensor) const;
 
  private:

@@ -70,11 +70,11 @@ struct ReceiverStatus {
   std::chrono::system_clock::time_point live_since;
   std::optional<WeightVersion> kept;
   std::optional<SessionProgress> session;
-  Status last_error;                       // OK when none yet
-  std::vector<std::int64_t> slot_bytes;    // per engine rank
-  std::uint64_t flip_count = 0;            // flips and rollbacks, not the initial load
+  Status last_error;                     // OK when none yet
+  std::vector<std::int64_t> slot_bytes;  // per engine rank
+  std::uint64_t flip_count = 0;          // flips and rollbacks, not the initial load
   double stall_us_p50 = 0, stall_us_p99 = 0, stall_us_max = 0;
-  std::uint64_t newest_seen = 0;           // highest number offered in the live run: staleness = newest_seen - live
+  std::uint64_t newest_seen = 0;  // highest number offered in the live run: staleness = newest_seen - live
 };
 
 class WeightReceiver {

@@ -1,8 +1,8 @@
 // Stage: flip (verify -> [flip] -> decode)
 //
 // Memory for two or three versions of one replica: on every engine rank of this process one slot per version. The live
-// slot serves decode and is never written; a session fills a shadow slot; a flip makes that the live one and keeps the old
-// one as the way back. All slots are allocated and prefaulted once.
+// slot serves decode and is never written; a session fills a shadow slot; a flip makes that the live one and keeps the
+// old one as the way back. All slots are allocated and prefaulted once.
 //
 // Thread-safety: thread-safe.
 #pragma once
@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <vector>
 
 #include "base/clock.h"
@@ -25,6 +26,8 @@ namespace bascule {
 
 class WeightSlots {
  public:
+  // `slot_count` is 2 or 3. Tensors are stored dense, whatever strides the layout gives.
+  //
   // ResourceExhausted "slot_memory"  with the bytes that were asked for
   static Result<std::unique_ptr<WeightSlots>> Create(const Layout& engine_layout, int slot_count, Clock& clock);
   ~WeightSlots();  // no lease is left
@@ -32,16 +35,18 @@ class WeightSlots {
   // Never waits for a sync. Empty while nothing is live.
   [[nodiscard]] WeightLease AcquireLive() EXCLUDES(mu_);
 
-  // Reserves a shadow slot for staging. With two slots that gives up the kept version; waits for its leases.
+  // Reserves a shadow slot for staging: a free one, else the kept version's, which is given up. Waits for the slot's
+  // leases; until they are gone the kept version stays.
   //
   // DeadlineExceeded   "shadow_leased"   a reader still holds the slot
-  // FailedPrecondition "shadow_reserved" a session holds it already
-  Result<int> ReserveShadow(Deadline deadline) EXCLUDES(mu_);
+  // FailedPrecondition "shadow_reserved" a session holds one already
+  // Cancelled          "cancelled"       `stop` ended the wait
+  Result<int> ReserveShadow(Deadline deadline, std::stop_token stop = {}) EXCLUDES(mu_);
   // Memory of a local tensor of the reserved slot, for staging.
   std::span<std::byte> ShadowTensor(int slot, int engine_rank, int tensor);
   // Gives a reserved slot back unflipped.
   void ReleaseShadow(int slot) EXCLUDES(mu_);
-  // The reserved slot becomes live as `version`; the old live slot becomes the kept one. One pointer exchange.
+  // The reserved slot becomes live as `version`; the old live slot becomes the kept one. One exchange of two numbers.
   void Flip(int slot, WeightVersion version) EXCLUDES(mu_);
 
   // The kept version becomes live, the live one is kept: the way back, no transfer.
@@ -59,6 +64,9 @@ class WeightSlots {
   friend class WeightLease;
   struct Slot;
   WeightSlots(const Layout& engine_layout, Clock& clock);
+  Status Allocate();
+  Slot& at(int slot) const { return *slots_[static_cast<std::size_t>(slot)]; }
+  std::optional<int> FreeSlot() const REQUIRES(mu_);
   void ReleaseLease(int slot) EXCLUDES(mu_);
 
   const Layout layout_;
