@@ -1,0 +1,56 @@
+// Asks an engine for rollouts over gRPC: for the program, for training loops, for tests.
+//
+// Thread-safety: thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "engine_side/decode/decode_engine.h"
+
+namespace bascule {
+
+// New tokens [begin, end) of a rollout, made by one version with one KV epoch.
+struct RolloutSpan {
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+  std::uint64_t version = 0;
+  std::uint64_t kv_epoch = 0;
+  friend bool operator==(const RolloutSpan&, const RolloutSpan&) = default;
+};
+
+struct Rollout {
+  std::vector<std::int32_t> tokens;  // new ones
+  std::vector<float> logprobs;       // one each
+  std::vector<RolloutSpan> spans;    // in order, without a gap, neighbours differ
+  FinishReason finish = FinishReason::kLength;
+};
+
+class RolloutClient {
+ public:
+  // Unavailable "peer_unreachable"; DeadlineExceeded "deadline"; InvalidArgument "bad_address"
+  static Result<std::unique_ptr<RolloutClient>> Connect(const std::string& address, Deadline deadline);
+  ~RolloutClient();
+
+  // Waits for the whole rollout; `on_piece` sees each piece as it comes (spans count from the first new token). A stop
+  // cancels the request in the engine.
+  //
+  // Unavailable "peer_lost"; DeadlineExceeded "deadline"; Cancelled "cancelled"
+  // DataLoss "bad_message"  the pieces do not add up
+  // and what DecodeEngine::Submit says
+  Result<Rollout> Generate(const GenerateRequest& request, Deadline deadline, std::stop_token stop = {},
+                           const std::function<void(const Rollout& piece)>& on_piece = {});
+
+ private:
+  struct Connection;
+  explicit RolloutClient(std::unique_ptr<Connection> connection);
+  const std::unique_ptr<Connection> connection_;
+};
+
+}  // namespace bascule

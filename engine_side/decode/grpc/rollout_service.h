@@ -1,0 +1,37 @@
+// The Rollout service: generation over gRPC, in tokens. Each stream has a thread of the server that writes what the
+// scheduler has made; a queue of at most the request's new tokens lies between them, so a slow client holds up nothing
+// but its own stream.
+//
+// Thread-safety: thread-safe.
+#pragma once
+
+#include <memory>
+
+#include "engine_side/decode/decode_engine.h"
+
+namespace grpc {
+class Service;
+}  // namespace grpc
+
+namespace bascule {
+
+struct RolloutServiceOptions {
+  int max_streams = 512;  // at once; further ones are refused with "too_many_streams"
+};
+
+class RolloutService {
+ public:
+  // `engine` is borrowed.
+  explicit RolloutService(DecodeEngine& engine, RolloutServiceOptions options = {});
+  // No call is running: the server has shut down.
+  ~RolloutService();
+
+  // For the server that serves it. DecodeEngine::Stop ends its streams.
+  grpc::Service& service();
+
+ private:
+  class Service;
+  std::unique_ptr<Service> service_;
+};
+
+}  // namespace bascule

@@ -1,0 +1,133 @@
+#include <chrono>
+#include <cmath>
+
+#include "base/clock.h"
+#include "base/hex.h"
+#include "tools/grpc/status_json_internal.h"
+
+namespace bascule {
+namespace {
+
+Json TimeJson(std::int64_t unix_ms) {
+  return Rfc3339(std::chrono::system_clock::time_point(std::chrono::milliseconds(unix_ms)));
+}
+
+Json DigestJson(const std::string& digest) {
+  if (digest.empty()) return nullptr;
+  return HexOf(std::as_bytes(std::span(digest)));
+}
+
+Json MicrosecondsJson(double us) { return std::isfinite(us) ? std::llround(us) : 0; }
+
+Json FailureJson(const v1::Failure& failure) {
+  return {{"code", failure.code()}, {"reason", failure.reason()}, {"message", failure.message()}};
+}
+
+Json LiveJson(const v1::EngineStatus& engine) {
+  if (!engine.has_live()) return nullptr;
+  return {{"version", engine.live().number()},
+          {"run", engine.live().run()},
+          {"digest", DigestJson(engine.live().digest())},
+          {"since", TimeJson(engine.live_since_unix_ms())}};
+}
+
+Json KeptJson(const v1::EngineStatus& engine) {
+  if (!engine.has_kept()) return nullptr;
+  return {{"version", engine.kept().number()}, {"digest", DigestJson(engine.kept().digest())}};
+}
+
+Json SessionJson(const v1::EngineStatus& engine) {
+  if (!engine.has_session()) return nullptr;
+  const v1::SessionStatus& session = engine.session();
+  return {{"state", session.state()},
+          {"version", session.version()},
+          {"received_bytes", session.received_bytes()},
+          {"total_bytes", session.total_bytes()}};
+}
+
+Json RanksJson(const v1::EngineStatus& engine) {
+  Json ranks = Json::array();
+  for (const v1::EngineRank& rank : engine.ranks()) {
+    const bool live = rank.has_live();
+    ranks.push_back({{"rank", rank.rank()},
+                     {"live_version", live ? Json(rank.live().number()) : Json(nullptr)},
+                     {"digest", live ? DigestJson(rank.live().digest()) : Json(nullptr)},
+                     {"slot_bytes", rank.slot_bytes()}});
+  }
+  return ranks;
+}
+
+Json FlipsJson(const v1::FlipStatus& flips) {
+  return {{"count", flips.count()},
+          {"stall_us",
+           {{"p50", MicrosecondsJson(flips.stall_us_p50())},
+            {"p99", MicrosecondsJson(flips.stall_us_p99())},
+            {"max", MicrosecondsJson(flips.stall_us_max())}}}};
+}
+
+Json EngineJson(const v1::EngineStatus& engine) {
+  return {{"role", "engine"},
+          {"model", engine.model()},
+          {"live", LiveJson(engine)},
+          {"kept", KeptJson(engine)},
+          {"session", SessionJson(engine)},
+          {"last_error", engine.has_last_error() ? FailureJson(engine.last_error()) : Json(nullptr)},
+          {"ranks", RanksJson(engine)},
+          {"requests", {{"running", engine.requests().running()}, {"waiting", engine.requests().waiting()}}},
+          {"kv",
+           {{"policy", engine.kv().policy()},
+            {"pages_used", engine.kv().pages_used()},
+            {"pages_total", engine.kv().pages_total()},
+            {"prefix_entries", engine.kv().prefix_entries()}}},
+          {"flips", FlipsJson(engine.flips())},
+          {"staleness", engine.has_staleness() ? Json(engine.staleness()) : Json(nullptr)},
+          {"ready", engine.ready()}};
+}
+
+Json PublisherJson(const v1::PublisherStatus& publisher) {
+  Json newest = nullptr;
+  if (publisher.has_newest()) {
+    newest = {{"version", publisher.newest().number()},
+              {"run", publisher.newest().run()},
+              {"digest", DigestJson(publisher.newest().digest())}};
+  }
+  Json replicas = Json::array();
+  for (const v1::ReplicaStatus& replica : publisher.replicas()) {
+    replicas.push_back({{"address", replica.address()},
+                        {"state", replica.state()},
+                        {"version", replica.version()},
+                        {"error", replica.has_error() ? FailureJson(replica.error()) : Json(nullptr)}});
+  }
+  return {{"role", "publisher"},
+          {"newest", std::move(newest)},
+          {"publishing", publisher.publishing()},
+          {"replicas", std::move(replicas)}};
+}
+
+}  // namespace
+
+Json JsonOf(const v1::GetStatusResponse& status) {
+  return status.has_publisher() ? PublisherJson(status.publisher()) : EngineJson(status.engine());
+}
+
+Json JsonOf(const v1::HistoryRow& row) {
+  return {{"version", row.version().number()},
+          {"run", row.version().run()},
+          {"digest", DigestJson(row.version().digest())},
+          {"kind", row.kind()},
+          {"outcome", row.committed() ? "committed" : "aborted"},
+          {"reason", row.has_why() ? Json(row.why().reason()) : Json(nullptr)},
+          {"at", TimeJson(row.at_unix_ms())},
+          {"bytes", row.bytes()},
+          {"stage_ms", row.stage_ms()},
+          {"verify_ms", row.verify_ms()},
+          {"flip_stall_us", MicrosecondsJson(row.flip_stall_us())}};
+}
+
+Json JsonOf(const v1::RollbackResponse& answer) {
+  return {{"version", answer.version().number()},
+          {"digest", DigestJson(answer.version().digest())},
+          {"flip_stall_us", MicrosecondsJson(answer.flip_stall_us())}};
+}
+
+}  // namespace bascule

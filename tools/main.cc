@@ -1,0 +1,85 @@
+// The `bascule` program: reads the command line and runs one command.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <string_view>
+#include <vector>
+
+#include "base/log.h"
+#include "tools/command.h"
+#include "tools/config_file.h"
+
+namespace bascule {
+namespace {
+
+struct CommonOptions {
+  bool json = false;
+  bool log_json = false;
+  std::string log_level = "warn";
+};
+
+void AddCommonOptions(CLI::App& app, CommonOptions& options) {
+  app.add_flag("--json", options.json, "print JSON on stdout and nothing else there");
+  app.add_option("--log-level", options.log_level, "of the log on stderr: debug, info, warn, error, off")
+      ->capture_default_str()
+      ->check([](const std::string& text) { return ParseLogLevel(text).status().message(); });
+  app.add_flag("--log-json", options.log_json, "log one JSON object a line");
+  app.set_config("--config", "", "options as TOML; keys in a section [COMMAND] belong to that command");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  app.config_formatter(std::make_shared<CommandConfig>(app));
+  app.fallthrough();
+}
+
+std::vector<Command> AddCommands(CLI::App& app) {
+  return {EngineCommand(app),   PublishCommand(app),  GenerateCommand(app), StatusCommand(app), WatchCommand(app),
+          VersionsCommand(app), RollbackCommand(app), DigestCommand(app),   VerifyCommand(app), BenchCommand(app)};
+}
+
+// The error says what is wrong with the command line, and where to read how it is right.
+Outcome UsageOutcome(const CLI::App& app, const CLI::ParseError& error) {
+  const auto chosen = app.get_subcommands();
+  const std::vector<std::string> unknown = app.remaining();
+  if (chosen.empty() && !unknown.empty())
+    return UsageError(fmt::format("no command '{}'; see bascule --help", unknown[0]));
+  const std::string help = chosen.empty() ? "bascule --help" : fmt::format("bascule {} --help", chosen[0]->get_name());
+  return UsageError(fmt::format("{}; see {}", error.what(), help));
+}
+
+int Finish(Output& out, const Outcome& outcome) {
+  if (!outcome.status.ok()) out.PrintError(outcome);
+  return ExitCodeOf(outcome.status);
+}
+
+int Main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is a failed write, not the end of a server
+  Interrupt interrupt;
+  Output out;
+  CLI::App app("Carries policy weights from trainers into inference engines while they decode.", "bascule");
+  app.footer(
+      "Examples:\n  bascule engine ./checkpoint --listen 127.0.0.1:7000\n"
+      "  bascule publish ./next-checkpoint --to 127.0.0.1:7000");
+  app.require_subcommand(1);
+  CommonOptions options;
+  AddCommonOptions(app, options);
+  const std::vector<Command> commands = AddCommands(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    // The flag may come after what is wrong.
+    out.set_json(std::any_of(argv, argv + argc, [](std::string_view word) { return word == "--json"; }));
+    return Finish(out, UsageOutcome(app, error));
+  }
+  out.set_json(options.json);
+  SetLogLevel(*ParseLogLevel(options.log_level));
+  SetLogJson(options.log_json);
+  const auto chosen = std::find_if(commands.begin(), commands.end(), [](const Command& c) { return c.app->parsed(); });
+  Program program{out, interrupt};
+  return Finish(out, chosen->run(program));
+}
+
+}  // namespace
+}  // namespace bascule
+
+int main(int argc, char** argv) { return bascule::Main(argc, argv); }

@@ -1,0 +1,30 @@
+// Typed options on CLI11: each checks its text while the command line is read, so that a typo is wrong usage (exit code
+// 2) before anything starts. Targets outlive the parse.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace bascule {
+
+CLI::App* AddSubcommand(CLI::App& parent, const std::string& name, const std::string& what, const std::string& example);
+CLI::Option* AddDuration(CLI::App& app, const std::string& name, Duration& target, const std::string& what);
+CLI::Option* AddBytes(CLI::App& app, const std::string& name, std::int64_t& target, const std::string& what);
+CLI::Option* AddTokens(CLI::App& app, const std::string& name, std::vector<std::int32_t>& target,
+                       const std::string& what);
+CLI::Option* AddAddress(CLI::App& app, const std::string& name, std::string& target, const std::string& what);
+CLI::Option* AddAddresses(CLI::App& app, const std::string& name, std::vector<std::string>& target,
+                          const std::string& what);
+
+// The positional address of a running engine or publisher, as most commands have it.
+CLI::Option* AddPeer(CLI::App& app, std::string& target);
+// How long to wait for an answer.
+CLI::Option* AddTimeout(CLI::App& app, Duration& target);
+inline constexpr Duration kAnswerTimeout = std::chrono::seconds(10);
+
+}  // namespace bascule

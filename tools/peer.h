@@ -1,0 +1,32 @@
+// What every command needs that asks a running engine or publisher.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tools/command.h"
+#include "tools/grpc/version_status_client.h"
+#include "tools/options.h"
+
+namespace bascule {
+
+struct PeerOptions {
+  std::string address;
+  Duration timeout = kAnswerTimeout;
+};
+
+inline void AddPeerOptions(CLI::App& app, PeerOptions& options) {
+  AddPeer(app, options.address);
+  AddTimeout(app, options.timeout);
+}
+
+// Connects and gives `ask` the client and the deadline; its error is reported with the peer's address.
+template <typename Ask>
+Outcome AskPeer(const PeerOptions& options, Ask ask) {
+  const Deadline deadline = Deadline::After(Clock::Real(), options.timeout);
+  const auto client = VersionStatusClient::Connect(options.address, deadline);
+  if (!client.ok()) return {client.status(), options.address, ""};
+  return {ask(**client, deadline), options.address, ""};
+}
+
+}  // namespace bascule

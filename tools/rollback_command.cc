@@ -1,0 +1,42 @@
+// bascule rollback: back to the kept version, without a transfer.
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "tools/peer.h"
+
+namespace bascule {
+namespace {
+
+struct RollbackOptions {
+  PeerOptions peer;
+  std::optional<std::uint64_t> to;
+};
+
+Status RollBack(Program& program, const RollbackOptions& options, VersionStatusClient& client, Deadline deadline) {
+  ASSIGN_OR_RETURN(const Json report, client.Rollback(options.to, deadline, program.interrupt.token()));
+  if (program.out.json()) {
+    program.out.PrintObject(report);
+  } else {
+    program.out.PrintText(fmt::format("live is version {} again (digest {}, decode stood still for {} µs)",
+                                      report["version"].dump(), report["digest"].dump(),
+                                      report["flip_stall_us"].dump()));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Command RollbackCommand(CLI::App& parent) {
+  CLI::App* app = AddSubcommand(parent, "rollback", "Flips an engine back to the version it has kept.",
+                                "bascule rollback 127.0.0.1:7000 --to 6");
+  auto options = std::make_shared<RollbackOptions>();
+  AddPeerOptions(*app, options->peer);
+  app->add_option("--to", options->to, "fail unless this is the kept version's number")->type_name("N");
+  return {app, [options](Program& program) {
+            return AskPeer(options->peer, [&](VersionStatusClient& client, Deadline deadline) {
+              return RollBack(program, *options, client, deadline);
+            });
+          }};
+}
+
+}  // namespace bascule

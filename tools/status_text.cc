@@ -1,0 +1,100 @@
+#include "tools/status_text.h"
+
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+namespace bascule {
+namespace {
+
+constexpr std::size_t kShortDigest = 12;
+
+std::string Text(const Json& value) {
+  if (value.is_null()) return "-";
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+std::string ShortDigest(const Json& digest) { return Text(digest).substr(0, kShortDigest); }
+
+std::string VersionText(const Json& version) {
+  if (version.is_null()) return "-";
+  return fmt::format("{} ({})", Text(version["version"]), ShortDigest(version["digest"]));
+}
+
+std::string LiveText(const Json& live) {
+  if (live.is_null()) return "-";
+  return fmt::format("{}@{} ({}) since {}", Text(live["run"]), Text(live["version"]), ShortDigest(live["digest"]),
+                     Text(live["since"]));
+}
+
+std::string SessionText(const Json& session) {
+  if (session.is_null()) return "-";
+  return fmt::format("version {} {}, {} of {}", Text(session["version"]), Text(session["state"]),
+                     BytesText(session["received_bytes"].get<std::int64_t>()),
+                     BytesText(session["total_bytes"].get<std::int64_t>()));
+}
+
+std::string ErrorText(const Json& error) {
+  if (error.is_null()) return "-";
+  return fmt::format("{}: {}", Text(error["reason"]), Text(error["message"]));
+}
+
+std::string EngineText(const Json& status, const Output& out) {
+  const bool ready = status["ready"].get<bool>();
+  const Json& stall = status["flips"]["stall_us"];
+  return TableText({{"engine", Text(status["model"])},
+                    {"state", ready ? out.Painted(Colour::kGood, "ready") : out.Painted(Colour::kBad, "not ready")},
+                    {"live", LiveText(status["live"])},
+                    {"kept", VersionText(status["kept"])},
+                    {"staleness", Text(status["staleness"])},
+                    {"session", SessionText(status["session"])},
+                    {"last error", ErrorText(status["last_error"])},
+                    {"requests", fmt::format("{} running, {} waiting", Text(status["requests"]["running"]),
+                                             Text(status["requests"]["waiting"]))},
+                    {"kv pages", fmt::format("{} of {} ({})", Text(status["kv"]["pages_used"]),
+                                             Text(status["kv"]["pages_total"]), Text(status["kv"]["policy"]))},
+                    {"flips", fmt::format("{}, stall p50 {} µs, p99 {} µs, max {} µs", Text(status["flips"]["count"]),
+                                          Text(stall["p50"]), Text(stall["p99"]), Text(stall["max"]))}});
+}
+
+std::string RanksText(const Json& ranks) {
+  std::vector<std::vector<std::string>> rows = {{"RANK", "LIVE", "DIGEST", "SLOT"}};
+  for (const Json& rank : ranks) {
+    rows.push_back({Text(rank["rank"]), Text(rank["live_version"]), ShortDigest(rank["digest"]),
+                    BytesText(rank["slot_bytes"].get<std::int64_t>())});
+  }
+  return TableText(rows);
+}
+
+std::string PublisherText(const Json& status) {
+  std::vector<std::vector<std::string>> rows = {{"REPLICA", "STATE", "VERSION", "ERROR"}};
+  for (const Json& replica : status["replicas"]) {
+    rows.push_back(
+        {Text(replica["address"]), Text(replica["state"]), Text(replica["version"]), ErrorText(replica["error"])});
+  }
+  const std::string head = TableText({{"publisher", status["publishing"].get<bool>() ? "publishing" : "idle"},
+                                      {"newest", VersionText(status["newest"])}});
+  return head + "\n\n" + TableText(rows);
+}
+
+}  // namespace
+
+std::string StatusText(const Json& status, const Output& out) {
+  if (status["role"] == "publisher") return PublisherText(status);
+  return EngineText(status, out) + "\n\n" + RanksText(status["ranks"]);
+}
+
+std::string HistoryText(const std::vector<Json>& history) {
+  std::vector<std::vector<std::string>> rows = {
+      {"VERSION", "RUN", "DIGEST", "KIND", "OUTCOME", "REASON", "AT", "BYTES", "STAGE", "VERIFY", "STALL"}};
+  for (const Json& row : history) {
+    rows.push_back(
+        {Text(row["version"]), Text(row["run"]), ShortDigest(row["digest"]), Text(row["kind"]), Text(row["outcome"]),
+         Text(row["reason"]), Text(row["at"]), BytesText(row["bytes"].get<std::int64_t>()),
+         fmt::format("{:.1f} ms", row["stage_ms"].get<double>()),
+         fmt::format("{:.1f} ms", row["verify_ms"].get<double>()), fmt::format("{} µs", Text(row["flip_stall_us"]))});
+  }
+  return TableText(rows);
+}
+
+}  // namespace bascule
