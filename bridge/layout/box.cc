@@ -93,6 +93,19 @@ bool Contains(const Box& outer, const Box& inner) {
   return true;
 }
 
+bool FitsIn(const Box& box, const Dims& shape) {
+  if (box.offset.size() != shape.size() || box.extent.size() != shape.size()) return false;
+  bool empty = false;
+  for (int d = 0; d < shape.size(); ++d) {
+    if (box.extent[d] < 0 || box.extent[d] > shape[d]) return false;
+    empty = empty || box.extent[d] == 0;
+  }
+  for (int d = 0; d < shape.size() && !empty; ++d) {
+    if (box.offset[d] < 0 || box.offset[d] > shape[d] - box.extent[d]) return false;
+  }
+  return true;
+}
+
 bool SameElements(const Box& a, const Box& b) {
   if (a.Empty() || b.Empty()) return a.Empty() && b.Empty();
   const auto without_units = [](const Box& box) {

@@ -34,6 +34,9 @@ struct Box {
 std::optional<Box> Intersect(const Box& a, const Box& b);
 // True when `inner` lies wholly in `outer`.
 bool Contains(const Box& outer, const Box& inner);
+// True when `box` has the dims of `shape` and lies in it, whatever its numbers are. An empty box fits wherever its
+// extents do: it carries no range, so its offset is not looked at.
+bool FitsIn(const Box& box, const Dims& shape);
 // True when the extents are equal once dimensions of extent 1 are left out, or both are empty.
 bool SameElements(const Box& a, const Box& b);
 // Where `part`, which lies in `from`, lies in `to`: boxes of the same elements (SameElements), none of them empty.

@@ -51,20 +51,6 @@ Status CheckStride(const LocalTensor& tensor) {
   return OkStatus();
 }
 
-// An empty box carries no range: its offset is not looked at.
-bool BoxFits(const Box& box, const Dims& shape) {
-  if (box.offset.size() != shape.size() || box.extent.size() != shape.size()) return false;
-  bool empty = false;
-  for (int d = 0; d < shape.size(); ++d) {
-    if (box.extent[d] < 0 || box.extent[d] > shape[d]) return false;
-    empty = empty || box.extent[d] == 0;
-  }
-  for (int d = 0; d < shape.size() && !empty; ++d) {
-    if (box.offset[d] < 0 || box.offset[d] > shape[d] - box.extent[d]) return false;
-  }
-  return true;
-}
-
 // What is wrong with a row; empty when nothing is.
 std::string FaultOfRow(const MapRow& row, const RankLayout& rank, const Layout& layout) {
   const auto in_range = [](std::int32_t index, std::size_t count) {
@@ -74,7 +60,7 @@ std::string FaultOfRow(const MapRow& row, const RankLayout& rank, const Layout& 
     return fmt::format("local index {} of {} tensors", row.local, rank.tensors.size());
   }
   const LocalTensor& local = rank.tensors[static_cast<std::size_t>(row.local)];
-  if (!BoxFits(row.local_box, local.shape)) {
+  if (!FitsIn(row.local_box, local.shape)) {
     return fmt::format("local box outside tensor={} shape={}", local.name, local.shape.ToString());
   }
   if (row.logical == kFill) return "";
@@ -82,7 +68,7 @@ std::string FaultOfRow(const MapRow& row, const RankLayout& rank, const Layout& 
     return fmt::format("logical index {} of {} tensors", row.logical, layout.tensors.size());
   }
   const TensorSpec& logical = layout.tensors[static_cast<std::size_t>(row.logical)];
-  if (!BoxFits(row.logical_box, logical.shape)) {
+  if (!FitsIn(row.logical_box, logical.shape)) {
     return fmt::format("logical box outside tensor={} shape={}", logical.name, logical.shape.ToString());
   }
   if (!SameElements(row.local_box, row.logical_box)) {

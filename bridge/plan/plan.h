@@ -25,7 +25,7 @@ struct Route {
 
 // The intersection of one sender row with one engine row (or a part of it, where it was cut to fit a bucket).
 struct Slice {
-  std::int32_t tensor = 0;         // index into Plan::tensors
+  std::int32_t tensor = 0;  // index into Plan::tensors
   Box logical_box;
   std::int32_t sender_tensor = 0;  // index into the sending rank's tensors
   Box sender_box;
@@ -61,12 +61,12 @@ struct NameSets {
 struct Plan {
   std::vector<TensorSpec> tensors;  // wire specs, in the engine's order
   std::vector<Route> routes;
-  std::vector<Bucket> buckets;      // in sending order; a bucket's number is its index
+  std::vector<Bucket> buckets;  // in sending order; a bucket's number is its index
   NameSets names;
-  std::int64_t payload_bytes = 0;   // over all buckets, alignment gaps left out
+  std::int64_t payload_bytes = 0;  // over all buckets, alignment gaps left out
   Hash256 sender_layout;
   Hash256 engine_layout;
-  Hash256 digest;                   // PlanDigest(*this), set by the planner
+  Hash256 digest;  // PlanDigest(*this), set by the planner
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 

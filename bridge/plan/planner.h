@@ -1,8 +1,8 @@
 // Stage: plan (layout -> [plan] -> bucket -> transport)
 //
-// Makes a plan from two layouts: pure, deterministic, no I/O. Before a byte moves it proves, per engine rank, that every
-// element of every engine tensor is written exactly once or declared fill, and over all that every logical tensor the
-// sender has is consumed or ignored.
+// Makes a plan from two layouts: pure, deterministic, no I/O. Before a byte moves it proves, per engine rank, that
+// every element of every engine tensor is written exactly once or declared fill, and over all that every logical tensor
+// the sender has is consumed or ignored.
 //
 // Thread-safety: thread-safe (a pure function).
 #pragma once
@@ -26,16 +26,18 @@ struct PlanOptions {
 // engine's tensor order, alternating between routes. A slice larger than a bucket is cut.
 //
 // InvalidArgument    "bad_layout"          CheckLayout of either side, or options out of range
-// FailedPrecondition "tensor_missing"      the engine needs names that no sender has (first 20, total, nearest known names)
-// FailedPrecondition "tensor_unexpected"   the sender has names nobody knows (first 20, total, nearest known names)
-// FailedPrecondition "shape_mismatch"      same name, other shape: both shapes
-// FailedPrecondition "dtype_mismatch"      no conversion from the sender's type to the engine's
-// FailedPrecondition "ignore_matches_nothing"
-// FailedPrecondition "not_covered"         an engine element that no row writes, or a sender hole: tensor, rank, box
-// FailedPrecondition "covered_twice"       an engine element that two rows write: tensor, rank, box
+// FailedPrecondition "tensor_missing"      the engine needs names that no sender has (first 20, total, nearest known
+// names) FailedPrecondition "tensor_unexpected"   the sender has names nobody knows (first 20, total, nearest known
+// names) FailedPrecondition "shape_mismatch"      same name, other shape: both shapes FailedPrecondition
+// "dtype_mismatch"      no conversion from the sender's type to the engine's FailedPrecondition
+// "ignore_matches_nothing" FailedPrecondition "not_covered"         an engine element that no row writes, or a sender
+// hole: tensor, rank, box FailedPrecondition "covered_twice"       an engine element that two rows write: tensor, rank,
+// box
 Result<Plan> MakePlan(const Layout& sender, const Layout& engine, const PlanOptions& options);
 
-// The proof alone, for a plan from elsewhere (and for tests that damage one): every engine element exactly once.
+// The proof alone, for a plan from elsewhere (and for tests that damage one): every slice says what some row of
+// `engine` (which passes CheckLayout) says, every engine element is written exactly once or declared fill, and every
+// logical element counts exactly once.
 //
 // FailedPrecondition "not_covered" | "covered_twice"
 Status ProveCoverage(const Plan& plan, const Layout& engine);

@@ -1,0 +1,163 @@
+#include "bridge/plan/name_match_internal.h"
+
+#include <fmt/format.h>
+
+#include <unordered_map>
+
+namespace bascule {
+namespace {
+
+using NameIndex = std::unordered_map<std::string_view, std::int32_t>;
+
+NameIndex IndexOf(const std::vector<TensorSpec>& tensors) {
+  NameIndex index;
+  index.reserve(tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) index.emplace(tensors[i].name, static_cast<std::int32_t>(i));
+  return index;
+}
+
+// Which patterns match, and whether each has matched at all. Patterns without '*' cost one look-up for all of them.
+class IgnoreList {
+ public:
+  explicit IgnoreList(const std::vector<std::string>& patterns) : patterns_(patterns), matched_(patterns.size()) {
+    for (std::size_t i = 0; i < patterns.size(); ++i) {
+      if (patterns[i].find('*') == std::string::npos) {
+        literals_[patterns[i]].push_back(i);
+      } else {
+        wild_.push_back(i);
+      }
+    }
+  }
+
+  bool Matches(std::string_view name) {
+    bool any = false;
+    if (const auto literal = literals_.find(name); literal != literals_.end()) {
+      for (const std::size_t i : literal->second) matched_[i] = any = true;
+    }
+    for (const std::size_t i : wild_) {
+      if (any && matched_[i]) continue;
+      if (MatchesPattern(patterns_[i], name)) matched_[i] = any = true;
+    }
+    return any;
+  }
+
+  std::vector<std::string> Unmatched() const {
+    std::vector<std::string> unmatched;
+    for (std::size_t i = 0; i < patterns_.size(); ++i) {
+      if (!matched_[i]) unmatched.push_back(patterns_[i]);
+    }
+    return unmatched;
+  }
+
+ private:
+  const std::vector<std::string>& patterns_;
+  std::vector<bool> matched_;
+  std::unordered_map<std::string_view, std::vector<std::size_t>> literals_;
+  std::vector<std::size_t> wild_;
+};
+
+std::vector<std::string_view> ViewsOf(const std::vector<std::string>& names) { return {names.begin(), names.end()}; }
+
+std::vector<std::string_view> NamesOf(const std::vector<TensorSpec>& tensors) {
+  std::vector<std::string_view> names;
+  for (const TensorSpec& tensor : tensors) names.push_back(tensor.name);
+  return names;
+}
+
+// Each name with the nearest of `likely`, else of `known`. Only names that will be printed are looked up.
+std::vector<std::string> WithNearest(const std::vector<std::string>& names, const std::vector<std::string>& likely,
+                                     const std::vector<TensorSpec>& known, std::size_t printed) {
+  const std::vector<std::string_view> first = ViewsOf(likely);
+  const std::vector<std::string_view> second = NamesOf(known);
+  std::vector<std::string> described = names;
+  for (std::size_t i = 0; i < std::min(names.size(), printed); ++i) {
+    std::string_view nearest = NearestName(names[i], first);
+    if (nearest.empty()) nearest = NearestName(names[i], second);
+    if (!nearest.empty()) described[i] += fmt::format(" (nearest: {})", nearest);
+  }
+  return described;
+}
+
+constexpr std::size_t kPrintedMax = 20;
+
+Status NamesDiffer(const NameSets& names, const std::vector<TensorSpec>& sender,
+                   const std::vector<TensorSpec>& engine) {
+  std::string message;
+  if (!names.expected.empty()) {
+    message = fmt::format("the engine needs {} that no sender has: {}", names.expected.size(),
+                          FirstOf(WithNearest(names.expected, names.unexpected, sender, kPrintedMax)));
+  }
+  if (!names.unexpected.empty()) {
+    message += fmt::format("{}the sender has {} that the engine does not know: {}", message.empty() ? "" : "; ",
+                           names.unexpected.size(),
+                           FirstOf(WithNearest(names.unexpected, names.expected, engine, kPrintedMax)));
+  }
+  return Status::FailedPrecondition(names.expected.empty() ? "tensor_unexpected" : "tensor_missing",
+                                    std::move(message));
+}
+
+}  // namespace
+
+std::string FirstOf(const std::vector<std::string>& items) {
+  const std::size_t count = std::min(items.size(), kPrintedMax);
+  std::string text =
+      fmt::format("{}", fmt::join(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(count), ", "));
+  if (items.size() > count) text += fmt::format(" and {} more", items.size() - count);
+  return text;
+}
+
+// Greedy: after a '*' the earliest place for the rest is as good as any, so only the last '*' is ever tried again.
+bool MatchesPattern(std::string_view pattern, std::string_view name) {
+  std::size_t p = 0;
+  std::size_t n = 0;
+  std::size_t star = std::string_view::npos;
+  std::size_t resume = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      resume = n;
+    } else if (p < pattern.size() && pattern[p] == name[n]) {
+      ++p;
+      ++n;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      n = ++resume;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+Result<NameMatch> MatchNames(const std::vector<TensorSpec>& sender, const std::vector<TensorSpec>& engine,
+                             const std::vector<std::string>& ignore) {
+  NameMatch match{.engine_of_sender = std::vector<std::int32_t>(sender.size(), -1),
+                  .sender_of_engine = std::vector<std::int32_t>(engine.size(), -1),
+                  .names = {}};
+  const NameIndex known = IndexOf(engine);
+  IgnoreList ignored(ignore);
+  for (std::size_t s = 0; s < sender.size(); ++s) {
+    const std::string& name = sender[s].name;
+    if (const auto found = known.find(name); found != known.end()) {
+      match.engine_of_sender[s] = found->second;
+      match.sender_of_engine[static_cast<std::size_t>(found->second)] = static_cast<std::int32_t>(s);
+    } else {
+      (ignored.Matches(name) ? match.names.ignored : match.names.unexpected).push_back(name);
+    }
+  }
+  for (std::size_t e = 0; e < engine.size(); ++e) {
+    (match.sender_of_engine[e] < 0 ? match.names.expected : match.names.loaded).push_back(engine[e].name);
+  }
+  if (!match.names.expected.empty() || !match.names.unexpected.empty()) {
+    return NamesDiffer(match.names, sender, engine);
+  }
+  if (const std::vector<std::string> unmatched = ignored.Unmatched(); !unmatched.empty()) {
+    return Status::FailedPrecondition(
+        "ignore_matches_nothing",
+        fmt::format("of the names that the engine does not know none matches {}", FirstOf(unmatched)));
+  }
+  return match;
+}
+
+}  // namespace bascule

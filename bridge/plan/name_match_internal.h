@@ -1,0 +1,38 @@
+// Which logical tensor of the sender is which of the engine: by canonical name only, with an account of every name.
+//
+// Thread-safety: thread-safe (pure functions).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "bridge/plan/plan.h"
+
+namespace bascule {
+
+struct NameMatch {
+  std::vector<std::int32_t> engine_of_sender;  // per sender tensor; -1: ignored
+  std::vector<std::int32_t> sender_of_engine;  // per engine tensor
+  NameSets names;
+};
+
+// FailedPrecondition "tensor_missing" | "tensor_unexpected" | "ignore_matches_nothing"
+Result<NameMatch> MatchNames(const std::vector<TensorSpec>& sender, const std::vector<TensorSpec>& engine,
+                             const std::vector<std::string>& ignore);
+
+// True when `pattern`, in which '*' matches any text, matches all of `name`.
+bool MatchesPattern(std::string_view pattern, std::string_view name);
+
+// The edit distance of `a` and `b`; `limit` + 1 when it is above `limit`. Costs at most length times limit.
+int EditDistance(std::string_view a, std::string_view b, int limit);
+
+// The one of `names` that `name` may have been meant to be: at most half of its letters differ. Empty: none.
+std::string_view NearestName(std::string_view name, const std::vector<std::string_view>& names);
+
+// "a, b, c and 17 more": at most 20 of `items`.
+std::string FirstOf(const std::vector<std::string>& items);
+
+}  // namespace bascule

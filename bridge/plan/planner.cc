@@ -1,0 +1,111 @@
+#include "bridge/plan/planner.h"
+
+#include <fmt/format.h>
+
+#include "bridge/plan/buckets_internal.h"
+#include "bridge/plan/name_match_internal.h"
+#include "bridge/plan/slicing_internal.h"
+
+namespace bascule {
+namespace {
+
+constexpr std::int64_t kBucketBytesMin = 4096;
+
+Status CheckInput(const Layout& sender, const Layout& engine, const PlanOptions& options) {
+  if (const Status status = CheckLayout(sender); !status.ok()) return status.WithContext("sender");
+  if (const Status status = CheckLayout(engine); !status.ok()) return status.WithContext("engine");
+  for (std::size_t rank = 0; rank < engine.ranks.size(); ++rank) {
+    for (const LocalTensor& tensor : engine.ranks[rank].tensors) {
+      if (tensor.stride.empty() || tensor.stride == RowMajorStride(tensor.shape)) continue;
+      return Status::InvalidArgument("bad_layout", fmt::format("engine: rank {}: tensor={} stride={} is not dense",
+                                                               rank, tensor.name, tensor.stride.ToString()));
+    }
+  }
+  if (options.bucket_bytes < kBucketBytesMin || options.bucket_bytes % kSliceAlignment != 0) {
+    return Status::InvalidArgument("bad_layout", fmt::format("bucket_bytes={}, at least {} and a multiple of {}",
+                                                             options.bucket_bytes, kBucketBytesMin, kSliceAlignment));
+  }
+  return OkStatus();
+}
+
+std::optional<Conversion> ConversionOf(DType sender, DType engine) {
+  if (sender == engine) return Conversion::kNone;
+  if (sender == DType::kF32 && engine == DType::kBf16) return Conversion::kF32ToBf16;
+  if (sender == DType::kBf16 && engine == DType::kF32) return Conversion::kBf16ToF32;
+  return std::nullopt;
+}
+
+// All shapes are compared before all dtypes, and both before any byte is planned: the list shows another model at once.
+Status CheckSpecs(const Layout& sender, const Layout& engine, const NameMatch& match) {
+  std::vector<std::string> shapes;
+  std::vector<std::string> dtypes;
+  for (std::size_t t = 0; t < engine.tensors.size(); ++t) {
+    const TensorSpec& wanted = engine.tensors[t];
+    const TensorSpec& held = sender.tensors[static_cast<std::size_t>(match.sender_of_engine[t])];
+    if (held.shape != wanted.shape) {
+      shapes.push_back(
+          fmt::format("{}: sender {} engine {}", wanted.name, held.shape.ToString(), wanted.shape.ToString()));
+    }
+    if (!ConversionOf(held.dtype, wanted.dtype)) {
+      dtypes.push_back(
+          fmt::format("{}: sender {} engine {}", wanted.name, DTypeName(held.dtype), DTypeName(wanted.dtype)));
+    }
+  }
+  if (!shapes.empty()) {
+    return Status::FailedPrecondition("shape_mismatch", fmt::format("{} tensors: {}", shapes.size(), FirstOf(shapes)));
+  }
+  if (!dtypes.empty()) {
+    return Status::FailedPrecondition(
+        "dtype_mismatch",
+        fmt::format("{} tensors: {}; only F32 to BF16 and BF16 to F32 are converted", dtypes.size(), FirstOf(dtypes)));
+  }
+  return OkStatus();
+}
+
+const MapRow& RowOf(const Layout& layout, const RowRef& ref) {
+  return layout.ranks[static_cast<std::size_t>(ref.rank)].rows[static_cast<std::size_t>(ref.row)];
+}
+
+RoutedSlice RoutedSliceOf(const Piece& piece, const RowRef& from, const Layout& sender, const Layout& engine) {
+  const MapRow& source = RowOf(sender, from);
+  const MapRow& target = RowOf(engine, piece.engine);
+  const DType held = sender.tensors[static_cast<std::size_t>(source.logical)].dtype;
+  const DType wanted = engine.tensors[static_cast<std::size_t>(piece.tensor)].dtype;
+  return {.route = {from.rank, piece.engine.rank},
+          .slice = {.tensor = piece.tensor,
+                    .logical_box = piece.logical_box,
+                    .sender_tensor = source.local,
+                    .sender_box = CorrespondingBox(piece.logical_box, source.logical_box, source.local_box),
+                    .engine_tensor = target.local,
+                    .engine_box = CorrespondingBox(piece.logical_box, target.logical_box, target.local_box),
+                    .conversion = *ConversionOf(held, wanted),
+                    .counts = piece.counts,
+                    .payload_offset = 0,
+                    .payload_bytes = piece.wire_bytes}};
+}
+
+}  // namespace
+
+Result<Plan> MakePlan(const Layout& sender, const Layout& engine, const PlanOptions& options) {
+  RETURN_IF_ERROR(CheckInput(sender, engine, options));
+  ASSIGN_OR_RETURN(NameMatch match, MatchNames(sender.tensors, engine.tensors, options.ignore));
+  RETURN_IF_ERROR(CheckSpecs(sender, engine, match));
+  ASSIGN_OR_RETURN(const Slicing slicing, SliceTensors(sender, engine, match, options.bucket_bytes));
+  const std::vector<RowRef> senders = BalanceSenders(slicing, sender.ranks.size());
+  std::vector<RoutedSlice> slices;
+  slices.reserve(slicing.pieces.size());
+  for (std::size_t i = 0; i < slicing.pieces.size(); ++i) {
+    slices.push_back(RoutedSliceOf(slicing.pieces[i], senders[i], sender, engine));
+  }
+  Plan plan;
+  plan.tensors = engine.tensors;
+  FillBuckets(std::move(slices), options.bucket_bytes, plan);
+  plan.names = std::move(match.names);
+  RETURN_IF_ERROR(ProveCoverage(plan, engine));
+  plan.sender_layout = LayoutDigest(sender);
+  plan.engine_layout = LayoutDigest(engine);
+  plan.digest = PlanDigest(plan);
+  return plan;
+}
+
+}  // namespace bascule
