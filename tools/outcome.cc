@@ -9,9 +9,8 @@ namespace {
 
 constexpr std::string_view kUsage = "usage";
 
-constexpr std::array<std::string_view, 8> kVerificationReasons = {
-    "digest_mismatch", "version_digest_mismatch", "replicas_differ", "content_differs",
-    "not_covered",     "covered_twice",           "buckets_missing", "fill_mismatch"};
+constexpr std::array<std::string_view, 5> kVerificationReasons = {
+    "bucket_damaged", "buckets_missing", "content_differs", "digest_mismatch", "replicas_differ"};
 
 constexpr std::array<std::string_view, 2> kUnreachableReasons = {"peer_unreachable", "peer_lost"};
 
@@ -26,7 +25,7 @@ int ExitCodeOf(const Status& status) {
   if (status.ok()) return kExitDone;
   if (status.reason() == kUsage) return kExitUsage;
   if (status.reason() == "interrupted") return kExitInterrupted;
-  if (Has(kVerificationReasons, status.reason())) return kExitVerificationFailed;
+  if (status.code() == StatusCode::kDataLoss && Has(kVerificationReasons, status.reason())) return kExitVerificationFailed;
   if (Has(kUnreachableReasons, status.reason())) return kExitUnreachable;
   return kExitFailed;
 }

@@ -33,7 +33,7 @@ void Fill(const WeightVersion& version, v1::VersionId& out) {
   out.set_run(version.run);
   out.set_number(version.number);
   // A version that was aborted before its seal has no digest.
-  if (version.digest != Hash256{}) out.set_digest(version.digest.bytes.data(), version.digest.bytes.size());
+  if (!version.digest.IsZero()) out.set_digest(version.digest.bytes.data(), version.digest.bytes.size());
 }
 
 void Fill(const Status& status, v1::Failure& out) {

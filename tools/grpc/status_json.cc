@@ -95,7 +95,7 @@ Json PublisherJson(const v1::PublisherStatus& publisher) {
   for (const v1::ReplicaStatus& replica : publisher.replicas()) {
     replicas.push_back({{"address", replica.address()},
                         {"state", replica.state()},
-                        {"version", replica.version()},
+                        {"version", replica.has_version() ? Json(replica.version()) : Json(nullptr)},
                         {"error", replica.has_error() ? FailureJson(replica.error()) : Json(nullptr)}});
   }
   return {{"role", "publisher"},
@@ -117,7 +117,7 @@ Json JsonOf(const v1::HistoryRow& row) {
           {"kind", row.kind()},
           {"outcome", row.committed() ? "committed" : "aborted"},
           {"reason", row.has_why() ? Json(row.why().reason()) : Json(nullptr)},
-          {"at", TimeJson(row.at_unix_ms())},
+          {"at", row.has_at_unix_ms() ? TimeJson(row.at_unix_ms()) : Json(nullptr)},
           {"bytes", row.bytes()},
           {"stage_ms", row.stage_ms()},
           {"verify_ms", row.verify_ms()},
