@@ -30,19 +30,31 @@ void AddWordsScalar(std::size_t first_word, const std::byte* words, std::size_t 
   }
 }
 
-constexpr Variant kVariants[] = {
-    {"scalar", [] { return true; }, AddWordsScalar},
-};
+void SumChunksScalar(const std::byte* chunks, std::size_t chunk_count, LaneSums* sums) {
+  for (std::size_t c = 0; c < chunk_count; ++c) {
+    sums[c] = {};
+    AddWordsScalar(0, chunks + c * kChunkBytes, kChunkWords, sums[c]);
+  }
+}
+
+constexpr Variant kScalar = {"scalar", [] { return true; }, AddWordsScalar, SumChunksScalar};
 
 }  // namespace
 
 constinit const WordKeys kWordKeys = MakeWordKeys();
 
-std::span<const Variant> Variants() { return kVariants; }
+std::span<const Variant> Variants() {
+#if defined(__x86_64__)
+  static const Variant variants[] = {kScalar, kAvx2, kAvx512, kAmx};
+#else
+  static const Variant variants[] = {kScalar};
+#endif
+  return variants;
+}
 
 const Variant& FastestVariant() {
   static const Variant& fastest =
-      *std::find_if(std::rbegin(kVariants), std::rend(kVariants), [](const Variant& v) { return v.available(); });
+      *std::find_if(Variants().rbegin(), Variants().rend(), [](const Variant& variant) { return variant.available(); });
   return fastest;
 }
 
@@ -50,9 +62,15 @@ void RunningDigest::Add(std::int64_t position, std::span<const std::byte> bytes)
   auto at = static_cast<std::uint64_t>(position);
   while (!bytes.empty()) {
     const std::size_t within = at % kChunkBytes;
-    const std::size_t piece = std::min(bytes.size(), kChunkBytes - within);
-    OpenChunk(at / kChunkBytes);
-    AddInChunk(within, bytes.first(piece));
+    const bool whole = within == 0 && bytes.size() >= kChunkBytes;
+    const std::size_t piece = whole ? std::min(bytes.size() / kChunkBytes, kBatchChunks) * kChunkBytes
+                                    : std::min(bytes.size(), kChunkBytes - within);
+    if (whole) {
+      AddWholeChunks(at / kChunkBytes, bytes.first(piece));
+    } else {
+      OpenChunk(at / kChunkBytes);
+      AddInChunk(within, bytes.first(piece));
+    }
     bytes = bytes.subspan(piece);
     at += piece;
   }
@@ -63,9 +81,20 @@ TensorDigest RunningDigest::Total() {
   return closed_;
 }
 
+void RunningDigest::AddWholeChunks(std::uint64_t chunk, std::span<const std::byte> chunks) {
+  std::array<LaneSums, kBatchChunks> sums;
+  const std::size_t chunk_count = chunks.size() / kChunkBytes;
+  variant_.sum_chunks(chunks.data(), chunk_count, sums.data());
+  for (std::size_t c = 0; c < chunk_count; ++c) Close(chunk + c, sums[c]);
+}
+
+void RunningDigest::Close(std::uint64_t chunk, const LaneSums& sums) {
+  for (std::size_t l = 0; l < kLanes; ++l) closed_.lane[l] += ChunkKey(key_.seed[l], chunk) * sums[l];
+}
+
 void RunningDigest::OpenChunk(std::uint64_t chunk) {
   if (chunk == chunk_) return;
-  for (std::size_t l = 0; l < kLanes; ++l) closed_.lane[l] += ChunkKey(key_.seed[l], chunk_) * sums_[l];
+  Close(chunk_, sums_);
   sums_ = {};
   chunk_ = chunk;
 }

@@ -17,6 +17,7 @@ inline constexpr std::size_t kLanes = kDigestLanes;
 inline constexpr std::size_t kWordBytes = 4;
 inline constexpr std::size_t kChunkBytes = kDigestChunkBytes;
 inline constexpr std::size_t kChunkWords = kChunkBytes / kWordBytes;
+inline constexpr std::size_t kBatchChunks = 32;  // that are summed in one call
 inline constexpr std::uint64_t kGoldenGamma = 0x9e3779b97f4a7c15;
 
 using LaneSums = std::array<std::uint64_t, kLanes>;
@@ -45,12 +46,20 @@ extern const WordKeys kWordKeys;
 struct Variant {
   std::string_view name;
   bool (*available)();
-  // sums[l] += sum over i < word_count of B(first_word + i, l) * w(i). Inside one chunk; `words` need not be aligned.
+  // sums[l] += sum over i < word_count of B(first_word + i, l) * w(i), inside one chunk. `words` need not be aligned.
   void (*add_words)(std::size_t first_word, const std::byte* words, std::size_t word_count, LaneSums& sums);
+  // sums[c] = the sums over all words of whole chunk c, for the `chunk_count` <= kBatchChunks chunks at `chunks`.
+  void (*sum_chunks)(const std::byte* chunks, std::size_t chunk_count, LaneSums* sums);
 };
 
 std::span<const Variant> Variants();  // the scalar one first, the fastest last
 const Variant& FastestVariant();      // of those this processor has
+
+#if defined(__x86_64__)
+extern const Variant kAvx2;    // vpmuludq: 4 products an instruction
+extern const Variant kAvx512;  // 8 products
+extern const Variant kAmx;     // byte planes through tile products; AVX-512 for what is not whole chunks
+#endif
 
 // The digest of runs that come one by one. Runs that follow each other within a chunk share its key.
 class RunningDigest {
@@ -61,6 +70,8 @@ class RunningDigest {
   TensorDigest Total();
 
  private:
+  void AddWholeChunks(std::uint64_t chunk, std::span<const std::byte> chunks);
+  void Close(std::uint64_t chunk, const LaneSums& sums);
   void OpenChunk(std::uint64_t chunk);
   void AddInChunk(std::size_t within, std::span<const std::byte> bytes);
   void AddPartialWord(std::size_t within, std::span<const std::byte> bytes);
