@@ -25,6 +25,7 @@ constexpr std::size_t kTileColumns = 16;  // of 32-bit sums
 constexpr std::size_t kTileWords = kTileRowBytes / kWordBytes;
 constexpr std::size_t kSteps = kChunkBytes / kTileRowBytes;
 constexpr std::size_t kColumnsPerLane = 8;
+constexpr std::size_t kUsedColumns = 7;  // of them
 constexpr std::size_t kLanesPerTile = kTileColumns / kColumnsPerLane;
 constexpr std::size_t kKeyTiles = kLanes / kLanesPerTile;
 static_assert(kKeyTiles == 2 && kBatchChunks == 2 * kTileRows, "the tile numbers below");
@@ -117,6 +118,15 @@ TileConfig ConfigFor(std::size_t first_rows, std::size_t second_rows) {
   return config;
 }
 
+// The sum over s of columns[s] << 8s. The loop is laid out flat, as its four steps a byte would otherwise cost a sixth
+// of the product's time.
+inline std::uint64_t WeightedSum(const std::uint32_t* columns) {
+  std::uint64_t sum = 0;
+#pragma GCC unroll 8
+  for (std::size_t s = kUsedColumns; s > 0; --s) sum = (sum << 8) + columns[s - 1];
+  return sum;
+}
+
 void SumChunks(const std::byte* chunks, std::size_t chunk_count, LaneSums* sums) {
   // Fewer rows cost as many key loads: below this the vector code is as fast.
   constexpr std::size_t kWorthATile = 4;
@@ -134,8 +144,7 @@ void SumChunks(const std::byte* chunks, std::size_t chunk_count, LaneSums* sums)
     for (std::size_t l = 0; l < kLanes; ++l) {
       const TileSums& tile = tile_sums[c / kTileRows * kKeyTiles + l / kLanesPerTile];
       const std::uint32_t* columns = tile[c % kTileRows].data() + l % kLanesPerTile * kColumnsPerLane;
-      sums[c][l] = 0;
-      for (std::size_t s = 0; s < kColumnsPerLane; ++s) sums[c][l] += std::uint64_t{columns[s]} << (8 * s);
+      sums[c][l] = WeightedSum(columns);
     }
   }
 }

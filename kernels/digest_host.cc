@@ -4,9 +4,9 @@
 #include <bit>
 #include <cstring>
 
+#include "kernels/box_reader_internal.h"
 #include "kernels/digest.h"
 #include "kernels/digest_internal.h"
-#include "kernels/read_box_internal.h"
 
 namespace bascule {
 namespace digest_internal {
@@ -134,7 +134,12 @@ TensorDigest DigestRunOnHost(const DigestKey& key, std::int64_t position, std::s
 
 TensorDigest DigestBoxOnHost(const DigestKey& key, const BoxShape& shape, int item_bytes, const std::byte* base,
                              const BoxPlace& memory, const BoxPlace& logical) {
-  return read_box_internal::ReadBox(key, shape, Conversion::kNone, item_bytes, base, memory, logical, nullptr);
+  const BoxRuns<2> runs(shape, {memory, logical});
+  BoxReader reader(key, Conversion::kNone, item_bytes, nullptr);
+  runs.ForEach([&](const BoxRuns<2>::Offsets& first) {
+    reader.Run(runs.run_elements(), base + first[0] * item_bytes, runs.run_stride(0), first[1], runs.run_stride(1));
+  });
+  return reader.Total();
 }
 
 }  // namespace bascule

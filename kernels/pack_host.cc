@@ -1,11 +1,11 @@
-#include <cstring>
+#include "kernels/pack.h"
+
 #include <utility>
 
 #include "base/status.h"
+#include "kernels/box_reader_internal.h"
 #include "kernels/box_runs_internal.h"
-#include "kernels/pack.h"
-#include "kernels/read_box_internal.h"
-#include "kernels/strided_internal.h"
+#include "kernels/copy_items_internal.h"
 
 namespace bascule {
 namespace {
@@ -25,9 +25,14 @@ BoxPlace CompactPlace(const BoxShape& shape) {
 TensorDigest PackAndDigestOnHost(const DigestKey& key, const BoxShape& shape, Conversion conversion, int item_bytes,
                                  const std::byte* source_base, const BoxPlace& source, const BoxPlace& logical,
                                  std::span<std::byte> payload) {
-  const std::int64_t wire_bytes = read_box_internal::ConvertedBytes(conversion, item_bytes);
-  CHECK(std::cmp_equal(payload.size(), shape.Elements() * wire_bytes));
-  return read_box_internal::ReadBox(key, shape, conversion, item_bytes, source_base, source, logical, payload.data());
+  CHECK(std::cmp_equal(payload.size(), shape.Elements() * BoxReader::ConvertedBytes(conversion, item_bytes)));
+  const BoxRuns<2> runs(shape, {source, logical});
+  BoxReader reader(key, conversion, item_bytes, payload.data());
+  runs.ForEach([&](const BoxRuns<2>::Offsets& first) {
+    reader.Run(runs.run_elements(), source_base + first[0] * item_bytes, runs.run_stride(0), first[1],
+               runs.run_stride(1));
+  });
+  return reader.Total();
 }
 
 void UnpackOnHost(const BoxShape& shape, int item_bytes, std::span<const std::byte> payload, std::byte* target_base,
@@ -36,12 +41,31 @@ void UnpackOnHost(const BoxShape& shape, int item_bytes, std::span<const std::by
   CopyBoxOnHost(shape, item_bytes, payload.data(), CompactPlace(shape), target_base, target);
 }
 
+TensorDigest UnpackAndDigestOnHost(const DigestKey& key, const BoxShape& shape, int item_bytes,
+                                   std::span<const std::byte> payload, std::byte* target_base, const BoxPlace& target,
+                                   const BoxPlace& logical) {
+  CHECK(std::cmp_equal(payload.size(), shape.Elements() * item_bytes));
+  const BoxRuns<2> runs(shape, {target, logical});
+  BoxReader reader(key, Conversion::kNone, item_bytes, nullptr);
+  const std::byte* packed = payload.data();
+  runs.ForEach([&](const BoxRuns<2>::Offsets& first) {
+    std::byte* const run = target_base + first[0] * item_bytes;
+    const std::int64_t stride = runs.run_stride(0);
+    const auto write = [&](std::int64_t begin, std::int64_t count) {
+      copy_items_internal::CopyItems(item_bytes, count, packed, 1, run + begin * stride * item_bytes, stride);
+      packed += count * item_bytes;
+    };
+    reader.Run(runs.run_elements(), run, stride, first[1], runs.run_stride(1), write);
+  });
+  return reader.Total();
+}
+
 void CopyBoxOnHost(const BoxShape& shape, int item_bytes, const std::byte* source_base, const BoxPlace& source,
                    std::byte* target_base, const BoxPlace& target) {
   const BoxRuns<2> runs(shape, {source, target});
   runs.ForEach([&](const BoxRuns<2>::Offsets& first) {
-    strided_internal::CopyItems(item_bytes, runs.run_elements(), source_base + first[0] * item_bytes,
-                                runs.run_stride(0), target_base + first[1] * item_bytes, runs.run_stride(1));
+    copy_items_internal::CopyItems(item_bytes, runs.run_elements(), source_base + first[0] * item_bytes,
+                                   runs.run_stride(0), target_base + first[1] * item_bytes, runs.run_stride(1));
   });
 }
 
@@ -51,8 +75,8 @@ void FillBoxOnHost(const BoxShape& shape, std::span<const std::byte> element, st
   const BoxRuns<1> runs(shape, {target});
   runs.ForEach([&](const BoxRuns<1>::Offsets& first) {
     // A source that does not move is a stride of zero.
-    strided_internal::CopyItems(static_cast<int>(item_bytes), runs.run_elements(), element.data(), 0,
-                                target_base + first[0] * item_bytes, runs.run_stride(0));
+    copy_items_internal::CopyItems(static_cast<int>(item_bytes), runs.run_elements(), element.data(), 0,
+                                   target_base + first[0] * item_bytes, runs.run_stride(0));
   });
 }
 

@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "kernels/cast_internal.h"
+
 namespace bascule {
 namespace {
 
@@ -103,26 +105,46 @@ TEST(CastTest, AMillionRandomPatternsRoundToTheNearerNeighbour) {
   }
 }
 
-TEST(CastTest, AnyLengthAndAnyAlignmentGiveTheSameAndWriteNothingBeyond) {
+constexpr std::byte kUntouched{0xa5};
+constexpr std::size_t kGuard = 32;
+
+template <typename T>
+T At(std::span<const std::byte> bytes, std::size_t offset) {
+  T value;
+  std::memcpy(&value, bytes.data() + offset, sizeof(T));
+  return value;
+}
+
+void ExpectUntouchedAround(std::span<const std::byte> bytes, std::size_t begin, std::size_t size) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (i >= begin && i < begin + size) continue;
+    ASSERT_EQ(bytes[i], kUntouched) << i;
+  }
+}
+
+TEST(CastTest, EveryVariantThisProcessorHasEqualsTheScalarFormulaAtAnyLengthAndAlignment) {
   std::mt19937 random(7);
   std::vector<std::byte> memory(4 * 200 + 3);
   for (std::byte& byte : memory) byte = static_cast<std::byte>(random());
-  for (std::size_t count = 0; count <= 100; ++count) {
-    for (std::size_t shift = 0; shift < 4; ++shift) {
-      const std::span<const std::byte> from(memory.data() + shift, 4 * count);
-      std::vector<std::byte> to(2 * count + 2 * 16, std::byte{0xa5});
+  for (const cast_internal::Variant& variant : cast_internal::Variants()) {
+    if (!variant.available()) continue;
+    SCOPED_TRACE(variant.name);
+    for (std::size_t count = 0; count <= 100; ++count) {
+      for (std::size_t shift = 0; shift < 4; ++shift) {
+        const std::byte* from = memory.data() + shift;
+        std::vector<std::byte> narrow(2 * count + kGuard, kUntouched);
+        std::vector<std::byte> wide(4 * count + kGuard, kUntouched);
 
-      CastF32ToBf16OnHost(from, std::span(to).subspan(1, 2 * count));
+        variant.f32_to_bf16(from, narrow.data() + 1, count);
+        variant.bf16_to_f32(from, wide.data() + 1, count);
 
-      for (std::size_t i = 0; i < count; ++i) {
-        std::uint32_t f32;
-        std::uint16_t bf16;
-        std::memcpy(&f32, from.data() + 4 * i, 4);
-        std::memcpy(&bf16, to.data() + 1 + 2 * i, 2);
-        ASSERT_EQ(bf16, Bf16BitsOfF32Bits(f32));
+        for (std::size_t i = 0; i < count; ++i) {
+          ASSERT_EQ(At<std::uint16_t>(narrow, 1 + 2 * i), Bf16BitsOfF32Bits(At<std::uint32_t>(memory, shift + 4 * i)));
+          ASSERT_EQ(At<std::uint32_t>(wide, 1 + 4 * i), F32BitsOfBf16Bits(At<std::uint16_t>(memory, shift + 2 * i)));
+        }
+        ExpectUntouchedAround(narrow, 1, 2 * count);
+        ExpectUntouchedAround(wide, 1, 4 * count);
       }
-      ASSERT_EQ(to.front(), std::byte{0xa5});
-      for (std::size_t i = 1 + 2 * count; i < to.size(); ++i) ASSERT_EQ(to[i], std::byte{0xa5});
     }
   }
 }

@@ -90,6 +90,25 @@ TEST(DigestTest, EveryVariantThisProcessorHasEqualsTheScalarOneAtAnySizePosition
   }
 }
 
+TEST(DigestTest, EveryVariantThisProcessorHasEqualsTheScalarOneForEveryNumberOfWholeChunks) {
+  Random random(10);
+  const std::vector<std::byte> bytes =
+      RandomBytes(random, (2 * digest_internal::kBatchChunks + 2) * digest_internal::kChunkBytes);
+  for (const digest_internal::Variant& variant : digest_internal::Variants()) {
+    if (!variant.available()) continue;
+    SCOPED_TRACE(variant.name);
+    for (std::size_t chunks = 1; chunks <= 2 * digest_internal::kBatchChunks + 2; ++chunks) {
+      const auto piece = std::span(bytes).first(chunks * digest_internal::kChunkBytes);
+      digest_internal::RunningDigest expected(kKey, digest_internal::Variants().front());
+      expected.Add(5 * kDigestChunkBytes, piece);
+      digest_internal::RunningDigest digest(kKey, variant);
+      digest.Add(5 * kDigestChunkBytes, piece);
+
+      ASSERT_EQ(digest.Total(), expected.Total()) << chunks;
+    }
+  }
+}
+
 TEST(DigestTest, AnyRandomPartitionOfARandomTensorAddsUpToTheWhole) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);

@@ -143,6 +143,54 @@ TEST(PackTest, UnpacksAnyBoxAndLeavesTheBytesBetweenAlone) {
   }
 }
 
+TEST(PackTest, UnpackingWithDigestWritesTheSameAndDigestsWhatLiesInTheTarget) {
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    SCOPED_TRACE(seed);
+    Case c(seed);
+    const std::vector<std::byte> payload = RandomBytes(c.random, c.box_bytes());
+    std::vector<std::byte> memory(c.memory_bytes(), kUntouched);
+
+    const TensorDigest digest =
+        UnpackAndDigestOnHost(kKey, c.box.shape, c.item_bytes, payload, memory.data(), c.place, c.box.place);
+
+    ASSERT_EQ(memory, UnpackedByElement(c, payload));
+    ASSERT_EQ(digest, DigestByElement(c, payload, c.item()));
+  }
+}
+
+// All elements go to one place, where the last one stays: a digest of the payload could not tell.
+TEST(PackTest, UnpackingWithDigestReadsTheTargetBackAndNotThePayload) {
+  std::vector<std::byte> payload(3000, std::byte{1});
+  payload.back() = std::byte{2};
+  std::byte target{0};
+
+  const TensorDigest digest =
+      UnpackAndDigestOnHost(kKey, BoxShape{1, {3000}}, 1, payload, &target, BoxPlace{0, {0}}, BoxPlace{0, {1}});
+
+  EXPECT_NE(digest, DigestRunOnHost(kKey, 0, payload));
+  EXPECT_EQ(digest, DigestRunOnHost(kKey, 0, std::vector<std::byte>(3000, std::byte{2})));
+}
+
+TEST(PackTest, LongRunsAtAnyAlignmentArriveWhole) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    const std::int64_t count = Uniform(random, 4000, 600'000);
+    const std::int64_t into = Uniform(random, 0, 100);
+    const std::int64_t logical = Uniform(random, 0, 1 << 20);
+    const std::vector<std::byte> payload = RandomBytes(random, static_cast<std::size_t>(count));
+    std::vector<std::byte> memory(static_cast<std::size_t>(into + count + 100), kUntouched);
+
+    const TensorDigest digest = UnpackAndDigestOnHost(kKey, BoxShape{1, {count}}, 1, payload, memory.data(),
+                                                      BoxPlace{into, {1}}, BoxPlace{logical, {1}});
+
+    ASSERT_TRUE(std::equal(payload.begin(), payload.end(), memory.begin() + into));
+    ASSERT_EQ(std::count(memory.begin(), memory.begin() + into, kUntouched), into);
+    ASSERT_EQ(std::count(memory.end() - 100, memory.end(), kUntouched), 100);
+    ASSERT_EQ(digest, DigestRunOnHost(kKey, logical, payload));
+  }
+}
+
 TEST(PackTest, CopiesABoxBetweenAnyTwoPlaces) {
   for (std::uint64_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE(seed);

@@ -1,0 +1,66 @@
+// Reads runs of elements once, block by block, and makes of each block everything that is wanted of it: converted
+// bytes, their digest, a compact copy. A block stays in this core's cache from the first of these to the last.
+//
+// Thread-safety: thread-compatible. An object holds its scratch blocks: it lives on a stack, for one box.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/box_runs_internal.h"
+#include "kernels/digest_internal.h"
+#include "kernels/pack.h"
+
+namespace bascule {
+
+class BoxReader {
+ public:
+  // `payload` receives the converted elements, compact, in the order of the runs; null when they are only digested.
+  BoxReader(const DigestKey& key, Conversion conversion, int item_bytes, std::byte* payload);
+
+  // Reads `count` elements that lie `source_stride` elements apart from `source` on, and `logical_stride` apart from
+  // element `logical` of the logical tensor on. Calls before(first, block) before it reads elements
+  // [first, first + block) of them.
+  template <typename Before>
+  void Run(std::int64_t count, const std::byte* source, std::int64_t source_stride, std::int64_t logical,
+           std::int64_t logical_stride, Before&& before) {
+    for (std::int64_t first = 0; first < count;) {
+      const std::int64_t at = logical + first * logical_stride;
+      const std::int64_t block = std::min(count - first, BlockElements(at));
+      before(first, block);
+      Read(block, source + first * source_stride * item_bytes_, source_stride, at, logical_stride);
+      first += block;
+    }
+  }
+  void Run(std::int64_t count, const std::byte* source, std::int64_t source_stride, std::int64_t logical,
+           std::int64_t logical_stride) {
+    Run(count, source, source_stride, logical, logical_stride, [](std::int64_t, std::int64_t) {});
+  }
+  TensorDigest Total() { return digest_.Total(); }
+
+  // Size of an element after `conversion`, which fits `item_bytes`.
+  static int ConvertedBytes(Conversion conversion, int item_bytes);
+
+ private:
+  // As many chunks as the digest takes at once.
+  static constexpr std::int64_t kBlockBytes = digest_internal::kBatchChunks * digest_internal::kChunkBytes;
+
+  std::int64_t BlockElements(std::int64_t logical) const;
+  void Read(std::int64_t count, const std::byte* source, std::int64_t source_stride, std::int64_t logical,
+            std::int64_t logical_stride);
+  const std::byte* Gathered(const std::byte* source, std::int64_t stride, std::int64_t count);
+  std::span<const std::byte> Converted(const std::byte* items, std::int64_t count);
+
+  digest_internal::RunningDigest digest_;
+  const Conversion conversion_;
+  const int item_bytes_;
+  const int converted_bytes_;  // of an element
+  std::byte* payload_;
+  alignas(64) std::array<std::byte, kBlockBytes> gathered_;
+  alignas(64) std::array<std::byte, kBlockBytes> converted_;
+};
+
+}  // namespace bascule
