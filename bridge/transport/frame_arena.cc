@@ -4,6 +4,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <limits>
+#include <string>
 #include <utility>
 
 #include "base/checked_math.h"
@@ -12,6 +15,16 @@ namespace bascule {
 namespace {
 
 constexpr std::int64_t kFrameAlignment = 4096;
+
+// What the kernel believes it can give without swapping; everything where it does not say.
+std::int64_t AvailableBytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string name, unit; meminfo >> name; std::getline(meminfo, unit)) {
+    std::int64_t kib = 0;
+    if (name == "MemAvailable:" && meminfo >> kib) return kib * 1024;
+  }
+  return std::numeric_limits<std::int64_t>::max();
+}
 
 }  // namespace
 
@@ -32,7 +45,14 @@ std::int64_t FrameArena::MappedBytes(std::int64_t frame_bytes, std::int32_t cred
   return RoundUp(frame_bytes, kFrameAlignment) * credits;
 }
 
+Status FrameArena::CheckAvailable(std::int64_t bytes) {
+  const std::int64_t available = AvailableBytes();
+  if (bytes <= available) return OkStatus();
+  return Status::ResourceExhausted("frame_memory", fmt::format("want={} bytes available={}", bytes, available));
+}
+
 Result<FrameArena> FrameArena::Anonymous(std::int64_t frame_bytes, std::int32_t credits) {
+  RETURN_IF_ERROR(CheckAvailable(MappedBytes(frame_bytes, credits)));
   return Map(-1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, frame_bytes, credits);
 }
 

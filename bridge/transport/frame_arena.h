@@ -22,6 +22,11 @@ class FrameArena {
   // The mapping's size for counts that passed CheckRouteHello.
   static std::int64_t MappedBytes(std::int64_t frame_bytes, std::int32_t credits);
 
+  // Asked before memory is reserved: the kernel gives what it does not have, and then kills whom it likes.
+  //
+  // ResourceExhausted "frame_memory"  more than the machine has available now
+  static Status CheckAvailable(std::int64_t bytes);
+
   // Private memory of this process.
   //
   // ResourceExhausted "frame_memory"

@@ -13,7 +13,7 @@ namespace bascule {
 
 class LoopbackListener final : public TransportListener {
  public:
-  // AlreadyExists "address_in_use"
+  // FailedPrecondition "address_in_use"
   static Result<std::unique_ptr<LoopbackListener>> Create(LoopbackNetwork& network, std::string address,
                                                           Clock& clock = Clock::Real());
   ~LoopbackListener() override;

@@ -7,7 +7,7 @@ namespace bascule {
 Status LoopbackNetwork::Bind(const std::string& address, std::shared_ptr<RouteTable> routes) {
   MutexLock lock(mu_);
   if (listening_.try_emplace(address, std::move(routes)).second) return OkStatus();
-  return Status::AlreadyExists("address_in_use", fmt::format("loopback address '{}'", address));
+  return Status::FailedPrecondition("address_in_use", fmt::format("loopback address '{}'", address));
 }
 
 void LoopbackNetwork::Unbind(const std::string& address) {

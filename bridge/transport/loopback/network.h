@@ -15,7 +15,7 @@ namespace bascule {
 
 class LoopbackNetwork {
  public:
-  // AlreadyExists "address_in_use"
+  // FailedPrecondition "address_in_use"
   Status Bind(const std::string& address, std::shared_ptr<RouteTable> routes) EXCLUDES(mu_);
   void Unbind(const std::string& address) EXCLUDES(mu_);
   // Null when nobody listens there. Shared: a dial may be at work while the listener goes.

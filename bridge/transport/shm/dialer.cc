@@ -1,0 +1,62 @@
+#include "bridge/transport/shm/dialer.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "bridge/transport/shm/message_socket.h"
+#include "bridge/transport/shm/messages.h"
+#include "bridge/transport/shm/route.h"
+#include "bridge/transport/shm/runtime_directory.h"
+#include "bridge/transport/shm/sealed_arena.h"
+
+namespace bascule {
+namespace {
+
+Result<MessageSocket> ConnectTo(const std::string& path, Deadline deadline, Clock& clock) {
+  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return Status::ResourceExhausted("descriptors", std::strerror(errno));
+  const sockaddr_un address = SocketAddress(path);
+  while (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    const int error = errno;
+    if (error == EACCES || error == EPERM) {
+      return Status::PermissionDenied("peer_credentials", fmt::format("{}: {}", path, std::strerror(error)));
+    }
+    // EAGAIN: more callers wait than the listener's backlog holds, and no event tells when it has room.
+    if (error != EAGAIN && error != EINTR) {
+      return Status::Unavailable("peer_unreachable", fmt::format("{}: {}", path, std::strerror(error)));
+    }
+    if (deadline.Passed(clock)) return Status::DeadlineExceeded("deadline", fmt::format("{} is busy", path));
+    clock.SleepUntil(clock.Now() + std::chrono::milliseconds(1), {});
+  }
+  return MessageSocket::Create(std::move(fd));
+}
+
+}  // namespace
+
+bool ShmDialer::CanReach(const TransportEndpoint& endpoint) const {
+  struct stat found {};
+  return endpoint.kind == TransportKind::kShm && CheckSocketPath(endpoint.address).ok() &&
+         lstat(endpoint.address.c_str(), &found) == 0 && S_ISSOCK(found.st_mode) && found.st_uid == geteuid();
+}
+
+Result<std::unique_ptr<BucketSender>> ShmDialer::Dial(const TransportEndpoint& endpoint, const RouteHello& hello,
+                                                      Deadline deadline) {
+  RETURN_IF_ERROR(CheckRouteHello(hello));
+  if (endpoint.kind != TransportKind::kShm || !CheckSocketPath(endpoint.address).ok()) {
+    return Status::Unavailable("peer_unreachable", fmt::format("'{}' is no socket path", endpoint.address));
+  }
+  ASSIGN_OR_RETURN(MessageSocket socket, ConnectTo(endpoint.address, deadline, clock_));
+  RETURN_IF_ERROR(socket.CheckPeer());
+  ASSIGN_OR_RETURN(SealedArena arena, MakeSealedArena(hello.frame_bytes, hello.credits));
+  RETURN_IF_ERROR(socket.Send(BytesOf(ToShm(hello)), arena.fd.get()));
+  ShmReply reply;
+  RETURN_IF_ERROR(socket.Receive(std::as_writable_bytes(std::span(&reply, 1)), deadline, clock_));
+  RETURN_IF_ERROR(FromShm(reply));
+  return MakeShmSender(hello, std::move(arena.frames), std::move(socket), clock_);
+}
+
+}  // namespace bascule

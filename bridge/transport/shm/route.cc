@@ -1,0 +1,133 @@
+#include "bridge/transport/shm/route.h"
+
+#include <optional>
+#include <utility>
+
+#include "bridge/transport/credits.h"
+#include "bridge/transport/shm/messages.h"
+
+namespace bascule {
+namespace {
+
+// A peer that breaks the rules is not read any further: the first such error is the last word of the route.
+class RouteSocket {
+ public:
+  RouteSocket(MessageSocket socket, Clock& clock) : socket_(std::move(socket)), clock_(clock) {}
+
+  template <typename Message>
+  Status Send(const Message& message) {
+    return socket_.Send(BytesOf(message));
+  }
+  template <typename Message>
+  Result<Message> Receive(Deadline deadline) {
+    RETURN_IF_ERROR(broken_);
+    Message message;
+    RETURN_IF_ERROR(socket_.Receive(std::as_writable_bytes(std::span(&message, 1)), deadline, clock_));
+    return message;
+  }
+  Status Break(Status why) {
+    broken_ = std::move(why);
+    return broken_;
+  }
+  void Cancel() { socket_.Cancel(); }
+
+ private:
+  MessageSocket socket_;
+  Clock& clock_;
+  Status broken_;
+};
+
+class ShmSender final : public BucketSender {
+ public:
+  ShmSender(const RouteHello& hello, FrameArena arena, MessageSocket socket, Clock& clock)
+      : hello_(hello), arena_(std::move(arena)), socket_(std::move(socket), clock), credits_(hello.credits) {}
+
+  std::int64_t frame_bytes() const override { return hello_.frame_bytes; }
+  std::int32_t credits() const override { return hello_.credits; }
+  bool wants_checksum() const override { return false; }
+  bool HasCredit() const override { return credits_.AnyFree(); }
+
+  std::span<std::byte> Acquire() override {
+    acquired_ = credits_.Next();
+    return arena_.frame(*acquired_);
+  }
+
+  Status Send(std::size_t bytes) override {
+    CHECK(acquired_.has_value() && std::cmp_less_equal(bytes, hello_.frame_bytes));
+    const std::uint32_t index = *std::exchange(acquired_, std::nullopt);
+    CHECK(credits_.Take(index));
+    return socket_.Send(ShmFrame{index, bytes});
+  }
+
+  Result<BucketAck> NextAck(Deadline deadline) override {
+    ASSIGN_OR_RETURN(const ShmAck message, socket_.Receive<ShmAck>(deadline));
+    Result<BucketAck> ack = FromShm(message);
+    if (!ack.ok()) return socket_.Break(ack.status());
+    if (!credits_.Return(message.index)) {
+      return socket_.Break(Status::DataLoss("bad_ack", fmt::format("frame {} is not out", message.index)));
+    }
+    return ack;
+  }
+
+  void Cancel() override { socket_.Cancel(); }
+
+ private:
+  const RouteHello hello_;
+  const FrameArena arena_;
+  RouteSocket socket_;
+  Credits credits_;
+  std::optional<std::uint32_t> acquired_;
+};
+
+class ShmReceiver final : public BucketReceiver {
+ public:
+  ShmReceiver(const RouteHello& hello, FrameArena arena, MessageSocket socket, Clock& clock)
+      : hello_(hello), arena_(std::move(arena)), socket_(std::move(socket), clock), credits_(hello.credits) {}
+
+  const RouteHello& hello() const override { return hello_; }
+
+  Result<ReceivedFrame> Receive(Deadline deadline) override {
+    Result<ShmFrame> frame = socket_.Receive<ShmFrame>(deadline);
+    if (!frame.ok()) return WhyNoFrame(frame.status());
+    if (frame->bytes > static_cast<std::uint64_t>(hello_.frame_bytes) || !credits_.Take(frame->index)) {
+      return socket_.Break(Status::DataLoss(
+          "bad_frame",
+          fmt::format("frame {} with {} bytes: no such frame, out already, or too large", frame->index, frame->bytes)));
+    }
+    return ReceivedFrame{arena_.frame(frame->index).first(frame->bytes), frame->index};
+  }
+
+  Status Acknowledge(const ReceivedFrame& frame, const BucketAck& ack) override {
+    if (!credits_.Return(frame.handle)) {
+      return Status::InvalidArgument("not_outstanding", fmt::format("frame {}", frame.handle));
+    }
+    return socket_.Send(ToShm(frame.handle, ack));
+  }
+
+  void Cancel() override { socket_.Cancel(); }
+
+ private:
+  Status WhyNoFrame(const Status& status) {
+    if (status.code() != StatusCode::kDataLoss) return status;
+    return socket_.Break(Status::DataLoss("bad_frame", status.message()));
+  }
+
+  const RouteHello hello_;
+  const FrameArena arena_;
+  RouteSocket socket_;
+  Credits credits_;
+};
+
+}  // namespace
+
+std::unique_ptr<BucketSender> MakeShmSender(const RouteHello& hello, FrameArena arena, MessageSocket socket,
+                                            Clock& clock) {
+  return std::make_unique<ShmSender>(hello, std::move(arena), std::move(socket), clock);
+}
+
+std::unique_ptr<BucketReceiver> MakeShmReceiver(const RouteHello& hello, FrameArena arena, MessageSocket socket,
+                                                Clock& clock) {
+  return std::make_unique<ShmReceiver>(hello, std::move(arena), std::move(socket), clock);
+}
+
+}  // namespace bascule

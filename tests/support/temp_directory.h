@@ -1,0 +1,21 @@
+// A directory of its own for a test (mode 0700), removed with everything in it.
+#pragma once
+
+#include <string>
+
+namespace bascule {
+
+class TempDirectory {
+ public:
+  TempDirectory();
+  ~TempDirectory();
+  TempDirectory(const TempDirectory&) = delete;
+  TempDirectory& operator=(const TempDirectory&) = delete;
+  const std::string& path() const { return path_; }
+  std::string File(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace bascule
