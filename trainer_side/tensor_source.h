@@ -8,6 +8,8 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -27,7 +29,10 @@ struct ShardView {
 class TensorSource final : public WeightSource {
  public:
   explicit TensorSource(int trainer_ranks);
-  // InvalidArgument "bad_shard"  rank, box outside the tensor, null data, another shape or dtype than before for the name
+  // A shard without elements may have null data. A refused shard leaves the source as it was.
+  //
+  // InvalidArgument "bad_shard"  rank, box outside the tensor, null data, another shape or dtype than before for the
+  // name
   Status Add(int trainer_rank, const ShardView& shard);
 
   const Layout& layout() const override { return layout_; }
@@ -35,6 +40,7 @@ class TensorSource final : public WeightSource {
 
  private:
   Layout layout_;
+  std::map<std::string, std::size_t> logical_of_;    // name -> index into layout_.tensors
   std::vector<std::vector<const std::byte*>> data_;  // per rank, per local tensor
 };
 

@@ -34,16 +34,16 @@ enum class Snapshot {
 };
 
 struct WeightPublisherOptions {
-  std::vector<std::string> replicas;          // control addresses
-  ControlDialer* control = nullptr;           // borrowed
-  std::vector<TransportDialer*> transports;   // borrowed; best first, the first that both sides can use is taken
-  std::string run;                            // empty: the run of the engine's live version
-  bool new_run = false;                       // `run` starts with the next publish
-  std::string model;                          // see ManifestOffer::model
+  std::vector<std::string> replicas;         // control addresses
+  ControlDialer* control = nullptr;          // borrowed
+  std::vector<TransportDialer*> transports;  // borrowed; best first, the first that both sides can use is taken
+  std::string run;                           // empty: the run of the engine's live version
+  bool new_run = false;                      // `run` starts with the next publish
+  std::string model;                         // see ManifestOffer::model
   Snapshot snapshot = Snapshot::kNone;
   std::int64_t bucket_bytes = 1 << 20;
-  std::int32_t credits = 4;                   // per route
-  std::vector<std::string> ignore;            // logical names the engine need not know
+  std::int32_t credits = 4;         // per route
+  std::vector<std::string> ignore;  // logical names the engine need not know
   Duration connect_timeout = std::chrono::seconds(5);
   Duration deadline = std::chrono::seconds(60);  // of one publish, all phases
   Clock* clock = &Clock::Real();
@@ -58,7 +58,7 @@ struct PublishRequest {
 // What became of one replica.
 struct ReplicaReport {
   std::string address;
-  Status status;  // OK: committed
+  Status status;      // OK: committed
   std::string phase;  // where it failed: connect hello plan offer send seal verify flip
   TransportKind transport = TransportKind::kLoopback;
   double stage_ms = 0;
@@ -67,7 +67,7 @@ struct ReplicaReport {
 };
 
 struct PublishReport {
-  WeightVersion version;  // with the digest that the senders computed
+  WeightVersion version;        // with the digest that the senders computed
   std::int64_t bytes = 0;       // payload of one replica
   std::int64_t wire_bytes = 0;  // frames sent to all replicas, resends included
   double packed_ms = 0;

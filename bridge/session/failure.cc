@@ -9,6 +9,7 @@ using enum StatusCode;
 
 constexpr std::array kFailures = {
     FailureReason{kFailedPrecondition, "address_in_use", "another server listens at the address"},
+    FailureReason{kDataLoss, "bad_ack", "an acknowledgement of a bucket that was not sent"},
     FailureReason{kInvalidArgument, "bad_address", "no host:port, [v6]:port or unix:/path"},
     FailureReason{kDataLoss, "bad_message", "the peer's bytes are no message, or break a bound"},
     FailureReason{kInvalidArgument, "bad_offer", "a number of the offer is outside its limits"},

@@ -1,0 +1,85 @@
+#include "bridge/send/bucket_packer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "bridge/manifest/manifest.h"
+
+namespace bascule {
+namespace {
+
+void Zero(std::span<std::byte> bytes) {
+  if (!bytes.empty()) std::memset(bytes.data(), 0, bytes.size());
+}
+
+}  // namespace
+
+std::int64_t MaxFrameBytes(const Plan& plan) {
+  std::int64_t most = FrameBytes(0, 0);
+  for (const Bucket& bucket : plan.buckets) {
+    most = std::max(most, FrameBytes(static_cast<std::int64_t>(bucket.slices.size()), bucket.payload_bytes));
+  }
+  return most;
+}
+
+BucketPacker::BucketPacker(const Plan& plan, const WeightSource& source) : plan_(plan), source_(source) {
+  keys_.reserve(plan.tensors.size());
+  for (const TensorSpec& tensor : plan.tensors) keys_.push_back(KeyOf(tensor));
+  first_slice_of_.reserve(plan.buckets.size() + 1);
+  for (const Bucket& bucket : plan.buckets) {
+    first_slice_of_.push_back(slices_.size());
+    const int sender_rank = plan.routes[static_cast<std::size_t>(bucket.route)].sender_rank;
+    for (const Slice& slice : bucket.slices) slices_.push_back(Prepare(sender_rank, slice));
+  }
+  first_slice_of_.push_back(slices_.size());
+}
+
+BucketPacker::PreparedSlice BucketPacker::Prepare(int sender_rank, const Slice& slice) const {
+  const RankLayout& rank = source_.layout().ranks[static_cast<std::size_t>(sender_rank)];
+  const LocalTensor& local = rank.tensors[static_cast<std::size_t>(slice.sender_tensor)];
+  const TensorSpec& wire = plan_.tensors[static_cast<std::size_t>(slice.tensor)];
+  PreparedSlice prepared;
+  prepared.base = source_.Base(sender_rank, slice.sender_tensor);
+  // Sender and logical box may differ in dimensions of extent 1; shape and places leave those out.
+  prepared.shape = ShapeOf(slice.sender_box);
+  prepared.source =
+      local.stride.empty() ? PlaceIn(slice.sender_box, local.shape) : PlaceInStrided(slice.sender_box, local.stride);
+  prepared.logical = PlaceIn(slice.logical_box, wire.shape);
+  prepared.conversion = local.dtype == wire.dtype ? Conversion::kNone : slice.conversion;
+  prepared.item_bytes = ItemBytes(local.dtype);
+  prepared.tensor = slice.tensor;
+  prepared.counts = slice.counts;
+  prepared.begin = slice.payload_offset;
+  prepared.end = slice.payload_offset + slice.payload_bytes;
+  return prepared;
+}
+
+std::int64_t BucketPacker::FrameBytesOf(std::uint32_t bucket) const {
+  const Bucket& planned = plan_.buckets[bucket];
+  return FrameBytes(static_cast<std::int64_t>(planned.slices.size()), planned.payload_bytes);
+}
+
+void BucketPacker::Pack(BucketHeader header, std::span<std::byte> frame, std::span<TensorDigest> totals) const {
+  const std::span<const PreparedSlice> slices(
+      slices_.begin() + static_cast<std::ptrdiff_t>(first_slice_of_[header.bucket]),
+      slices_.begin() + static_cast<std::ptrdiff_t>(first_slice_of_[header.bucket + 1]));
+  header.slice_count = static_cast<std::uint32_t>(slices.size());
+  header.payload_bytes = plan_.buckets[header.bucket].payload_bytes;
+  const std::span<std::byte> payload = frame.subspan(static_cast<std::size_t>(PayloadOffset(header.slice_count)));
+  std::int64_t filled = 0;
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const PreparedSlice& slice = slices[i];
+    Zero(payload.subspan(static_cast<std::size_t>(filled), static_cast<std::size_t>(slice.begin - filled)));
+    const TensorDigest digest = PackAndDigestOnHost(
+        keys_[static_cast<std::size_t>(slice.tensor)], slice.shape, slice.conversion, slice.item_bytes, slice.base,
+        slice.source, slice.logical,
+        payload.subspan(static_cast<std::size_t>(slice.begin), static_cast<std::size_t>(slice.end - slice.begin)));
+    WriteSliceDigest(frame, static_cast<std::int64_t>(i), digest);
+    if (slice.counts && !totals.empty()) totals[static_cast<std::size_t>(slice.tensor)] += digest;
+    filled = slice.end;
+  }
+  Zero(payload.subspan(static_cast<std::size_t>(filled)));
+  SealBucketFrame(header, frame);
+}
+
+}  // namespace bascule

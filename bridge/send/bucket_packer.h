@@ -1,0 +1,61 @@
+// Stage: send (plan -> [send] -> transport)
+//
+// Packs buckets of a plan from a source's memory straight into frames, converting and digesting in the same pass. What
+// a slice needs (shape, places, key) is worked out once, so that a bucket costs one loop over its slices and no
+// allocation.
+//
+// Thread-safety: thread-safe once made.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "bridge/bucket/bucket_format.h"
+#include "bridge/plan/plan.h"
+#include "bridge/send/weight_source.h"
+#include "kernels/pack.h"
+
+namespace bascule {
+
+// The largest frame of the plan.
+std::int64_t MaxFrameBytes(const Plan& plan);
+
+class BucketPacker {
+ public:
+  // Borrows both. `source` has the plan's ranks, tensors and boxes; its tensors have the type the plan was made for or
+  // already the wire type (a snapshot), and their own strides.
+  BucketPacker(const Plan& plan, const WeightSource& source);
+
+  const Plan& plan() const { return plan_; }
+  std::int64_t FrameBytesOf(std::uint32_t bucket) const;
+
+  // Fills all FrameBytesOf(header.bucket) bytes of `frame`. `header` has session, bucket, attempt and has_checksum; the
+  // sizes are filled in here. Adds the digests of slices that count to `totals`, one per plan tensor, unless it is
+  // empty.
+  void Pack(BucketHeader header, std::span<std::byte> frame, std::span<TensorDigest> totals) const;
+
+ private:
+  struct PreparedSlice {
+    const std::byte* base = nullptr;
+    BoxShape shape;
+    BoxPlace source;
+    BoxPlace logical;
+    Conversion conversion = Conversion::kNone;
+    int item_bytes = 0;  // of a source element
+    std::int32_t tensor = 0;
+    bool counts = true;
+    std::int64_t begin = 0;  // in the payload
+    std::int64_t end = 0;
+  };
+  PreparedSlice Prepare(int sender_rank, const Slice& slice) const;
+
+  const Plan& plan_;
+  const WeightSource& source_;
+  std::vector<DigestKey> keys_;              // per plan tensor
+  std::vector<PreparedSlice> slices_;        // of all buckets, one after another
+  std::vector<std::size_t> first_slice_of_;  // per bucket, and the end
+};
+
+}  // namespace bascule

@@ -1,0 +1,204 @@
+#include "bridge/send/publish_session.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/log.h"
+#include "bridge/manifest/manifest.h"
+
+namespace bascule {
+namespace {
+
+// An engine that ends a session says so on the control channel and drops the routes; the routes may be heard first.
+constexpr Duration kExplanationTime = std::chrono::seconds(2);
+
+std::vector<std::size_t> OrderByName(const std::vector<TensorSpec>& tensors) {
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return tensors[a].name < tensors[b].name; });
+  return order;
+}
+
+// What is missing must be buckets of the plan, each named once.
+Status CheckMissing(std::vector<std::uint32_t>& buckets, std::size_t bucket_count) {
+  std::sort(buckets.begin(), buckets.end());
+  const bool unique = std::adjacent_find(buckets.begin(), buckets.end()) == buckets.end();
+  if (!buckets.empty() && unique && buckets.back() < bucket_count) return OkStatus();
+  return Status::DataLoss("bad_message", fmt::format("Missing names {} buckets of {}", buckets.size(), bucket_count));
+}
+
+}  // namespace
+
+PublishSession::PublishSession(ReplicaConnection& connection, const WeightSource& source, VersionOffer offer,
+                               Deadline deadline, std::stop_token stop, std::function<void()> on_sealed)
+    : connection_(connection),
+      clock_(*connection.options().clock),
+      offer_(std::move(offer)),
+      deadline_(deadline),
+      stop_(std::move(stop)),
+      on_sealed_(std::move(on_sealed)),
+      packer_(connection.plan(), source),
+      by_name_(OrderByName(connection.plan().tensors)) {}
+
+SendReport PublishSession::Run() {
+  report_.transport = connection_.transport();
+  report_.bytes = connection_.plan().payload_bytes;
+  report_.version = {.run = offer_.run, .number = offer_.number, .digest = {}};
+  const Status status = RunPhases();
+  report_.phase = connection_.phase();
+  report_.status = connection_.Failure(status);
+  if (!status.ok()) EndFailed(status);
+  return report_;
+}
+
+Status PublishSession::RunPhases() {
+  Status status = OfferVersion();
+  if (status.ok()) status = OpenRoutes();
+  if (status.ok()) {
+    SendPipeline pipeline(packer_, connection_.routes(), session_, deadline_, [this] { connection_.inbox().Wake(); });
+    status = SendBuckets(pipeline);
+    if (status.ok()) status = SealAndVerify(pipeline);
+    report_.wire_bytes = pipeline.wire_bytes();
+  }
+  on_sealed_();
+  return status.ok() ? FlipNow() : status;
+}
+
+Status PublishSession::OfferVersion() {
+  connection_.Enter(SendPhase::kOffer);
+  const Plan& plan = connection_.plan();
+  ManifestOffer manifest{.run = offer_.run,
+                         .number = offer_.number,
+                         .new_run = offer_.new_run,
+                         .model = offer_.model,
+                         .tensors = {},
+                         .sender_layout = plan.sender_layout,
+                         .labels = offer_.labels};
+  for (const std::size_t tensor : by_name_) manifest.tensors.push_back(plan.tensors[tensor]);
+  RETURN_IF_ERROR(connection_.inbox().Send(Offer{.session = session_,
+                                                 .term = offer_.term,
+                                                 .take_over = offer_.take_over,
+                                                 .manifest = std::move(manifest),
+                                                 .plan_digest = plan.digest,
+                                                 .transport = connection_.transport(),
+                                                 .frame_bytes = connection_.frame_bytes(),
+                                                 .credits = connection_.credits(),
+                                                 .time_left = deadline_.Left(clock_)}));
+  return Expect<Accept>().status();
+}
+
+Status PublishSession::OpenRoutes() {
+  connection_.Enter(SendPhase::kSend);
+  const Status opened = connection_.OpenRoutes(deadline_);
+  return opened.ok() ? opened : Explained(opened);
+}
+
+Status PublishSession::SendBuckets(SendPipeline& pipeline) {
+  pipeline.SendAll();
+  return Await(pipeline);
+}
+
+Status PublishSession::Await(SendPipeline& pipeline) {
+  Result<std::optional<SessionMessage>> event =
+      connection_.inbox().Next(deadline_, stop_, [&] { return pipeline.finished(); });
+  if (!event.ok() || event->has_value()) pipeline.Cancel();
+  const Status sent = pipeline.Finish();
+  if (!event.ok()) return event.status();
+  if (event->has_value()) {
+    engine_ended_ = std::holds_alternative<Abort>(**event);
+    return Unexpected(**event);
+  }
+  return sent.ok() ? sent : Explained(sent);
+}
+
+Status PublishSession::SealAndVerify(SendPipeline& pipeline) {
+  for (bool may_send_again = true;; may_send_again = false) {
+    connection_.Enter(SendPhase::kSeal);
+    RETURN_IF_ERROR(SendSeal(pipeline));
+    connection_.Enter(SendPhase::kVerify);
+    ASSIGN_OR_RETURN(SessionMessage answer, NextMessage(deadline_));
+    if (const auto* ready = std::get_if<Ready>(&answer); ready != nullptr && ready->session == session_) {
+      report_.stage_ms = ready->stage_ms;
+      report_.verify_ms = ready->verify_ms;
+      return OkStatus();
+    }
+    auto* missing = std::get_if<Missing>(&answer);
+    if (missing == nullptr || missing->session != session_) return Unexpected(answer);
+    connection_.Enter(SendPhase::kSeal);
+    RETURN_IF_ERROR(CheckMissing(missing->buckets, connection_.plan().buckets.size()));
+    if (!may_send_again) {
+      return Status::DataLoss("buckets_missing",
+                              fmt::format("{} buckets did not arrive though sent again, bucket={} first",
+                                          missing->buckets.size(), missing->buckets.front()));
+    }
+    pipeline.SendAgain(missing->buckets);
+    RETURN_IF_ERROR(Await(pipeline));
+  }
+}
+
+Status PublishSession::SendSeal(const SendPipeline& pipeline) {
+  const std::vector<TensorDigest> totals = pipeline.Totals();
+  ManifestSeal seal{.digests = {}, .version_digest = VersionDigestOf(connection_.plan().tensors, totals)};
+  for (const std::size_t tensor : by_name_) seal.digests.push_back(totals[tensor]);
+  report_.version.digest = seal.version_digest;
+  return connection_.inbox().Send(Seal{.session = session_, .manifest = std::move(seal)});
+}
+
+Status PublishSession::FlipNow() {
+  connection_.Enter(SendPhase::kFlip);
+  RETURN_IF_ERROR(connection_.inbox().Send(Flip{.session = session_}));
+  ASSIGN_OR_RETURN(const Committed committed, Expect<Committed>());
+  if (committed.report.version != report_.version) {
+    return Status::DataLoss("bad_message", fmt::format("{} went live, not {}", committed.report.version.ToString(),
+                                                       report_.version.ToString()));
+  }
+  report_.flip = committed.report;
+  connection_.NoteCommitted(report_.version);
+  return OkStatus();
+}
+
+Result<SessionMessage> PublishSession::NextMessage(Deadline deadline) {
+  ASSIGN_OR_RETURN(std::optional<SessionMessage> message, connection_.inbox().Next(deadline, stop_));
+  engine_ended_ = std::holds_alternative<Abort>(*message);
+  return std::move(*message);
+}
+
+template <typename T>
+Result<T> PublishSession::Expect() {
+  ASSIGN_OR_RETURN(SessionMessage message, NextMessage(deadline_));
+  if (T* wanted = std::get_if<T>(&message); wanted != nullptr && wanted->session == session_) return std::move(*wanted);
+  return Unexpected(message);
+}
+
+Status PublishSession::Explained(const Status& failure) {
+  const Result<SessionMessage> message = NextMessage(std::min(deadline_, Deadline::After(clock_, kExplanationTime)));
+  return message.ok() && engine_ended_ ? Unexpected(*message) : failure;
+}
+
+void PublishSession::EndFailed(const Status& why) {
+  LogInfo("publish_failed", "session={} version={} replica={} phase={} why={}", session_.ToString(),
+          report_.version.ToString(), connection_.options().address, SendPhaseName(report_.phase), why.ToString());
+  if (!engine_ended_) {
+    // Best effort: an engine that cannot be told sees the channel close.
+    static_cast<void>(connection_.inbox().Send(Abort{.session = session_, .why = why}));
+  }
+  connection_.Close();
+}
+
+SendReport PublishOnce(const WeightSource& source, ConnectionOptions connection, VersionOffer offer, Deadline deadline,
+                       std::stop_token stop) {
+  if (connection.publisher.value == 0) connection.publisher = InstanceId::Mint();
+  PlanCache plans;
+  ReplicaConnection replica(std::move(connection), plans);
+  if (const Status opened = replica.Open(source.layout(), deadline, stop); !opened.ok()) {
+    SendReport report;
+    report.status = replica.Failure(opened);
+    report.phase = replica.phase();
+    return report;
+  }
+  return PublishSession(replica, source, std::move(offer), deadline, stop, [] {}).Run();
+}
+
+}  // namespace bascule

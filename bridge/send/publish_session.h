@@ -1,0 +1,99 @@
+// Stage: send (plan -> [send] -> transport)
+//
+// One session: one version from one source to one replica, from Offer to Committed. Whoever holds the version can be
+// the source: a trainer, its snapshot, a checkpoint (an engine loads its own over loopback), a peer.
+//
+// Thread-safety: confined to one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "bridge/send/bucket_packer.h"
+#include "bridge/send/replica_connection.h"
+#include "bridge/send/send_phase.h"
+#include "bridge/send/send_pipeline.h"
+#include "bridge/send/weight_source.h"
+#include "bridge/session/messages.h"
+
+namespace bascule {
+
+// What is offered. Fields as in ManifestOffer and Offer.
+struct VersionOffer {
+  std::string run;
+  std::uint64_t number = 0;
+  bool new_run = false;
+  std::string model;
+  std::map<std::string, std::string> labels;
+  std::uint64_t term = 1;
+  bool take_over = false;
+};
+
+struct SendReport {
+  Status status;  // OK: committed. Its message names the replica and the phase, and has the engine's own text if it
+                  // ended the session.
+  SendPhase phase = SendPhase::kConnect;  // the last one entered
+  TransportKind transport = TransportKind::kLoopback;
+  WeightVersion version;        // digest: zero until everything was sent
+  std::int64_t bytes = 0;       // payload of the plan
+  std::int64_t wire_bytes = 0;  // frames sent, resends included
+  double stage_ms = 0;
+  double verify_ms = 0;
+  FlipReport flip;
+};
+
+class PublishSession {
+ public:
+  // Borrows `connection`, which is open, and `source`, which has the layout that the connection said Hello with (a
+  // snapshot: in the wire types). `on_sealed` is called once, when nothing of the source is read any more: the engine
+  // has verified every byte, or the session has failed.
+  PublishSession(ReplicaConnection& connection, const WeightSource& source, VersionOffer offer, Deadline deadline,
+                 std::stop_token stop, std::function<void()> on_sealed);
+
+  // A session that fails tells the engine why and closes the connection.
+  SendReport Run();
+
+ private:
+  Status RunPhases();
+  Status OfferVersion();
+  Status OpenRoutes();
+  Status SendBuckets(SendPipeline& pipeline);
+  Status SealAndVerify(SendPipeline& pipeline);
+  Status FlipNow();
+
+  // Waits until `pipeline` is through; whatever the engine says meanwhile ends it.
+  Status Await(SendPipeline& pipeline);
+  Status SendSeal(const SendPipeline& pipeline);
+  Result<SessionMessage> NextMessage(Deadline deadline);
+  // The next message, if it is a T of this session.
+  template <typename T>
+  Result<T> Expect();
+  // `failure` of a route, or what the engine has to say about it.
+  Status Explained(const Status& failure);
+  void EndFailed(const Status& why);
+
+  ReplicaConnection& connection_;
+  Clock& clock_;
+  const VersionOffer offer_;
+  const Deadline deadline_;
+  const std::stop_token stop_;
+  const std::function<void()> on_sealed_;
+  const SessionId session_ = SessionId::Mint();
+  const BucketPacker packer_;
+  std::vector<std::size_t> by_name_;  // plan tensors in the order of the manifest
+  bool engine_ended_ = false;         // by an Abort
+  SendReport report_;
+};
+
+// Opens a connection, sends one version over it and closes it: how an engine loads its own checkpoint.
+SendReport PublishOnce(const WeightSource& source, ConnectionOptions connection, VersionOffer offer, Deadline deadline,
+                       std::stop_token stop = {});
+
+}  // namespace bascule

@@ -1,0 +1,77 @@
+#include "bridge/send/rank_sender.h"
+
+namespace bascule {
+
+RankSender::RankSender(const BucketPacker& packer, std::span<const std::unique_ptr<BucketSender>> routes,
+                       SessionId session, Deadline deadline, const std::atomic<bool>& cancelled)
+    : packer_(packer),
+      routes_(routes),
+      session_(session),
+      deadline_(deadline),
+      cancelled_(cancelled),
+      totals_(packer.plan().tensors.size()),
+      under_way_(packer.plan().buckets.size()),
+      unacknowledged_(routes.size()) {}
+
+Status RankSender::Run(std::span<const std::uint32_t> buckets, std::uint32_t attempt) {
+  const std::span<TensorDigest> totals = attempt == 0 ? std::span<TensorDigest>(totals_) : std::span<TensorDigest>();
+  for (const std::uint32_t bucket : buckets) {
+    const std::int32_t route = packer_.plan().buckets[bucket].route;
+    while (!SenderOf(route).HasCredit()) RETURN_IF_ERROR(TakeAck(route));
+    RETURN_IF_ERROR(SendBucket(bucket, attempt, totals));
+  }
+  for (std::size_t route = 0; route < unacknowledged_.size(); ++route) {
+    while (unacknowledged_[route] > 0) RETURN_IF_ERROR(TakeAck(static_cast<std::int32_t>(route)));
+  }
+  return OkStatus();
+}
+
+Status RankSender::SendBucket(std::uint32_t bucket, std::uint32_t attempt, std::span<TensorDigest> totals) {
+  if (cancelled_) return Status::Cancelled("cancelled");
+  const std::int32_t route = packer_.plan().buckets[bucket].route;
+  BucketSender& sender = SenderOf(route);
+  const auto frame_bytes = static_cast<std::size_t>(packer_.FrameBytesOf(bucket));
+  packer_.Pack({.session = session_, .bucket = bucket, .attempt = attempt, .has_checksum = sender.wants_checksum()},
+               sender.Acquire().first(frame_bytes), totals);
+  RETURN_IF_ERROR(sender.Send(frame_bytes));
+  under_way_[bucket] = attempt + 1;
+  ++unacknowledged_[static_cast<std::size_t>(route)];
+  wire_bytes_ += static_cast<std::int64_t>(frame_bytes);
+  return OkStatus();
+}
+
+Status RankSender::TakeAck(std::int32_t route) {
+  if (cancelled_) return Status::Cancelled("cancelled");
+  ASSIGN_OR_RETURN(const BucketAck ack, SenderOf(route).NextAck(deadline_));
+  RETURN_IF_ERROR(CheckAck(ack, route));
+  --unacknowledged_[static_cast<std::size_t>(route)];
+  if (ack.bucket == kNoBucket) return OkStatus();  // the seal finds out which one it was
+  under_way_[ack.bucket] = 0;
+  switch (ack.verdict) {
+    case BucketVerdict::kGood:
+    case BucketVerdict::kDuplicate:
+      return OkStatus();
+    case BucketVerdict::kDamaged:
+      if (ack.attempt == 0) return SendBucket(ack.bucket, 1, {});
+      return Status::DataLoss("bucket_damaged", fmt::format("bucket={} was damaged twice", ack.bucket));
+    case BucketVerdict::kFenced:
+      return Status::Aborted("fenced", fmt::format("bucket={} of a session that is over", ack.bucket));
+  }
+  return Status::DataLoss("bad_ack", fmt::format("verdict={}", static_cast<int>(ack.verdict)));
+}
+
+Status RankSender::CheckAck(const BucketAck& ack, std::int32_t route) const {
+  if (unacknowledged_[static_cast<std::size_t>(route)] == 0) {
+    return Status::DataLoss("bad_ack",
+                            fmt::format("bucket={} though nothing is under way on route {}", ack.bucket, route));
+  }
+  if (ack.bucket == kNoBucket && ack.verdict == BucketVerdict::kDamaged) return OkStatus();
+  if (ack.bucket < under_way_.size() && packer_.plan().buckets[ack.bucket].route == route &&
+      under_way_[ack.bucket] == ack.attempt + 1) {
+    return OkStatus();
+  }
+  return Status::DataLoss(
+      "bad_ack", fmt::format("bucket={} attempt={} is not under way on route {}", ack.bucket, ack.attempt, route));
+}
+
+}  // namespace bascule

@@ -1,0 +1,52 @@
+// One sending rank at work: packs its buckets in plan order into free frames of its routes and follows every frame to
+// its acknowledgement.
+//
+// Thread-safety: confined to one sending thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "bridge/send/bucket_packer.h"
+#include "bridge/transport/transport.h"
+
+namespace bascule {
+
+class RankSender {
+ public:
+  // `cancelled` ends Run before the next bucket.
+  RankSender(const BucketPacker& packer, std::span<const std::unique_ptr<BucketSender>> routes, SessionId session,
+             Deadline deadline, const std::atomic<bool>& cancelled);
+
+  // Sends `buckets` and returns when every one is acknowledged. Errors: see SendPipeline::Finish. Only buckets of the
+  // first attempt add to the totals.
+  Status Run(std::span<const std::uint32_t> buckets, std::uint32_t attempt);
+
+  const std::vector<TensorDigest>& totals() const { return totals_; }
+  std::int64_t wire_bytes() const { return wire_bytes_; }
+
+ private:
+  Status SendBucket(std::uint32_t bucket, std::uint32_t attempt, std::span<TensorDigest> totals);
+  // Waits for one acknowledgement of `route` and does what it asks for.
+  Status TakeAck(std::int32_t route);
+  Status CheckAck(const BucketAck& ack, std::int32_t route) const;
+  BucketSender& SenderOf(std::int32_t route) const { return *routes_[static_cast<std::size_t>(route)]; }
+
+  const BucketPacker& packer_;
+  const std::span<const std::unique_ptr<BucketSender>> routes_;
+  const SessionId session_;
+  const Deadline deadline_;
+  const std::atomic<bool>& cancelled_;
+  std::vector<TensorDigest> totals_;
+  std::vector<std::uint32_t> under_way_;      // per bucket: attempt + 1 of the frame that is not acknowledged, or 0
+  std::vector<std::int32_t> unacknowledged_;  // per route: frames
+  std::int64_t wire_bytes_ = 0;
+};
+
+}  // namespace bascule

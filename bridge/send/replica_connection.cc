@@ -1,0 +1,110 @@
+#include "bridge/send/replica_connection.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "bridge/send/bucket_packer.h"
+
+namespace bascule {
+
+ReplicaConnection::ReplicaConnection(ConnectionOptions options, PlanCache& plans)
+    : options_(std::move(options)), plans_(plans) {}
+
+Status ReplicaConnection::Open(const Layout& sender, Deadline deadline, std::stop_token stop) {
+  if (is_open() && inbox_->Quiet()) return OkStatus();
+  Close();
+  const Deadline soon = std::min(deadline, Deadline::After(*options_.clock, options_.connect_timeout));
+  Status status = Connect(sender, soon, std::move(stop));
+  if (!status.ok()) Close();
+  return status;
+}
+
+Status ReplicaConnection::Connect(const Layout& sender, Deadline deadline, std::stop_token stop) {
+  Enter(SendPhase::kConnect);
+  ASSIGN_OR_RETURN(std::unique_ptr<ControlChannel> channel, options_.control->Dial(options_.address, deadline));
+  inbox_ = std::make_unique<ControlInbox>(std::move(channel), *options_.clock);
+
+  Enter(SendPhase::kHello);
+  ASSIGN_OR_RETURN(const HelloReply reply, ExchangeHello(sender, deadline, std::move(stop)));
+  live_ = reply.live;
+  highest_number_ = reply.highest_number;
+  connection_ = reply.connection;
+  credits_ = std::min({options_.credits, reply.max_credits, kMaxCredits});
+
+  Enter(SendPhase::kPlan);
+  RETURN_IF_ERROR(ChooseTransport(reply.endpoints));
+  ASSIGN_OR_RETURN(plan_, plans_.PlanFor(sender, reply.engine_layout, options_.plan));
+  frame_bytes_ = MaxFrameBytes(*plan_);
+  if (frame_bytes_ <= kMaxFrameBytes) return OkStatus();
+  return Status::InvalidArgument("bad_options", fmt::format("bucket_bytes={} gives frames of {}, at most {} go",
+                                                            options_.plan.bucket_bytes, frame_bytes_, kMaxFrameBytes));
+}
+
+Result<HelloReply> ReplicaConnection::ExchangeHello(const Layout& sender, Deadline deadline, std::stop_token stop) {
+  RETURN_IF_ERROR(
+      inbox_->Send(Hello{.publisher = options_.publisher, .sender_layout = sender, .plan_options = options_.plan}));
+  ASSIGN_OR_RETURN(std::optional<SessionMessage> answer, inbox_->Next(deadline, std::move(stop)));
+  auto* reply = std::get_if<HelloReply>(&*answer);
+  if (reply == nullptr) return Unexpected(*answer);
+  if (reply->wire_version != kWireVersion) {
+    return Status::FailedPrecondition("wire_version",
+                                      fmt::format("engine={} publisher={}", reply->wire_version, kWireVersion));
+  }
+  if (reply->max_credits < 1) {
+    return Status::DataLoss("bad_message", fmt::format("the engine grants {} credits", reply->max_credits));
+  }
+  return std::move(*reply);
+}
+
+Status ReplicaConnection::ChooseTransport(const std::vector<TransportEndpoint>& endpoints) {
+  for (TransportDialer* dialer : options_.transports) {
+    for (const TransportEndpoint& endpoint : endpoints) {
+      if (endpoint.kind != dialer->kind() || !dialer->CanReach(endpoint)) continue;
+      dialer_ = dialer;
+      endpoint_ = endpoint;
+      return OkStatus();
+    }
+  }
+  std::string offered;
+  for (const TransportEndpoint& endpoint : endpoints) {
+    offered += fmt::format(" {}:{}", TransportName(endpoint.kind), endpoint.address);
+  }
+  return Status::Unimplemented("transport_unavailable", fmt::format("the engine offers{}; none can be used from here",
+                                                                    offered.empty() ? " none" : offered));
+}
+
+Status ReplicaConnection::OpenRoutes(Deadline deadline) {
+  if (routes_.size() == plan_->routes.size()) return OkStatus();
+  routes_.clear();
+  for (const Route& route : plan_->routes) {
+    ASSIGN_OR_RETURN(
+        std::unique_ptr<BucketSender> sender,
+        dialer_->Dial(endpoint_,
+                      {.connection = connection_, .route = route, .frame_bytes = frame_bytes_, .credits = credits_},
+                      deadline));
+    routes_.push_back(std::move(sender));
+  }
+  return OkStatus();
+}
+
+void ReplicaConnection::Close() {
+  routes_.clear();
+  inbox_.reset();
+}
+
+void ReplicaConnection::NoteCommitted(const WeightVersion& version) {
+  highest_number_ = version.run == live_.run ? std::max(highest_number_, version.number) : version.number;
+  live_ = version;
+}
+
+Status ReplicaConnection::Failure(const Status& why) const {
+  return why.WithContext(fmt::format("replica {}, {}", options_.address, SendPhaseName(phase_)));
+}
+
+Status Unexpected(const SessionMessage& message) {
+  const auto* abort = std::get_if<Abort>(&message);
+  if (abort != nullptr && !abort->why.ok()) return abort->why.WithContext("the engine says");
+  return Status::InvalidArgument("unexpected_message", fmt::format("{} has no place here", MessageName(message)));
+}
+
+}  // namespace bascule

@@ -1,0 +1,100 @@
+// A publisher's connection to one replica: control channel, plan and routes, made once and used by session after
+// session. A connection whose session failed is closed; the next Open makes another.
+//
+// Thread-safety: confined to one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "bridge/send/control_inbox.h"
+#include "bridge/send/plan_cache.h"
+#include "bridge/send/send_phase.h"
+#include "bridge/session/control.h"
+#include "bridge/session/messages.h"
+#include "bridge/transport/transport.h"
+
+namespace bascule {
+
+struct ConnectionOptions {
+  std::string address;
+  ControlDialer* control = nullptr;          // borrowed
+  std::vector<TransportDialer*> transports;  // borrowed; best first, the first that both sides can use is taken
+  InstanceId publisher;
+  PlanOptions plan;
+  std::int32_t credits = 4;  // per route; the engine may grant fewer
+  Duration connect_timeout = std::chrono::seconds(5);
+  Clock* clock = &Clock::Real();
+};
+
+class ReplicaConnection {
+ public:
+  // `plans` is borrowed.
+  ReplicaConnection(ConnectionOptions options, PlanCache& plans);
+
+  // Connect, Hello and plan; nothing to do while an earlier connection stands. Waits at most connect_timeout.
+  //
+  // Unavailable "peer_unreachable" | "peer_lost"; DeadlineExceeded "deadline"; Cancelled "cancelled"
+  // FailedPrecondition "wire_version"      the engine speaks another
+  // Unimplemented "transport_unavailable"  there is none that both sides can use
+  // InvalidArgument "bad_options"          a frame would be larger than transports take
+  // InvalidArgument "unexpected_message"   the engine answers with what has no place here
+  // what MakePlan says, and what the engine said when it refused
+  Status Open(const Layout& sender, Deadline deadline, std::stop_token stop);
+  bool is_open() const { return inbox_ != nullptr; }
+  void Close();
+
+  // Dials the routes of the plan, unless that has been done.
+  Status OpenRoutes(Deadline deadline);
+
+  // While open:
+  ControlInbox& inbox() { return *inbox_; }
+  const Plan& plan() const { return *plan_; }
+  TransportKind transport() const { return dialer_->kind(); }
+  std::int64_t frame_bytes() const { return frame_bytes_; }
+  std::int32_t credits() const { return credits_; }
+  std::span<const std::unique_ptr<BucketSender>> routes() const { return routes_; }
+
+  // What the engine has live and the highest number committed in that run, as far as this publisher knows.
+  const WeightVersion& live() const { return live_; }
+  std::uint64_t highest_number() const { return highest_number_; }
+  void NoteCommitted(const WeightVersion& version);
+
+  const ConnectionOptions& options() const { return options_; }
+  SendPhase phase() const { return phase_; }
+  void Enter(SendPhase phase) { phase_ = phase; }
+  // `why`, with peer and phase before its message.
+  Status Failure(const Status& why) const;
+
+ private:
+  Status Connect(const Layout& sender, Deadline deadline, std::stop_token stop);
+  Result<HelloReply> ExchangeHello(const Layout& sender, Deadline deadline, std::stop_token stop);
+  Status ChooseTransport(const std::vector<TransportEndpoint>& endpoints);
+
+  const ConnectionOptions options_;
+  PlanCache& plans_;
+  SendPhase phase_ = SendPhase::kConnect;
+  std::shared_ptr<const Plan> plan_;  // shared with the cache and with connections to equal replicas
+  WeightVersion live_;
+  std::uint64_t highest_number_ = 0;
+  std::uint64_t connection_ = 0;
+  TransportDialer* dialer_ = nullptr;
+  TransportEndpoint endpoint_;
+  std::int64_t frame_bytes_ = 0;
+  std::int32_t credits_ = 0;
+  std::vector<std::unique_ptr<BucketSender>> routes_;
+  std::unique_ptr<ControlInbox> inbox_;
+};
+
+// What went wrong when another message came than the phase waits for: the peer's own reason if it is an Abort.
+Status Unexpected(const SessionMessage& message);
+
+}  // namespace bascule

@@ -1,0 +1,108 @@
+#include "trainer_side/snapshot.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+
+#include "device/host/host_memory.h"
+#include "tests/support/scripted_engine/sharded_trainer.h"
+
+namespace bascule {
+namespace {
+
+std::vector<std::byte> BytesOf(const HostSnapshot& snapshot, int rank, int tensor) {
+  const LocalTensor& local =
+      snapshot.layout().ranks[static_cast<std::size_t>(rank)].tensors[static_cast<std::size_t>(tensor)];
+  const std::byte* base = snapshot.Base(rank, tensor);
+  return {base, base + local.Bytes()};
+}
+
+TEST(HostSnapshotTest, HoldsEveryShardInTheWireTypesAfterTheTrainerIsGone) {
+  std::vector<std::vector<std::byte>> want;
+  std::unique_ptr<HostSnapshot> snapshot;
+  const std::vector<TensorSpec> wire = ShardedTrainer::WireTensors();
+  ShardedTrainer trainer(/*trainer_ranks=*/2);
+  const TensorSource source = trainer.Source();
+  want = trainer.WireBytes();
+
+  auto created = HostSnapshot::Create(source, wire, HostMemory());
+  ASSERT_TRUE(created.ok());
+  (*created)->Copy();
+  trainer.TakeMemoryAway();
+
+  // Cut along the first dimension, the ranks' shards follow each other. Rank 1 has no part of the scalar.
+  for (std::size_t t = 0; t < wire.size(); ++t) {
+    std::vector<std::byte> got = BytesOf(**created, 0, static_cast<int>(t));
+    if (!wire[t].shape.empty()) {
+      const int second = static_cast<int>(t) - (t > 4 ? 1 : 0);
+      const std::vector<std::byte> rest = BytesOf(**created, 1, second);
+      got.insert(got.end(), rest.begin(), rest.end());
+    }
+    EXPECT_EQ(got, want[t]) << wire[t].name;
+  }
+}
+
+TEST(HostSnapshotTest, ASecondCopyUsesTheSameMemory) {
+  ShardedTrainer trainer(/*trainer_ranks=*/1);
+  const TensorSource source = trainer.Source();
+  auto snapshot = HostSnapshot::Create(source, ShardedTrainer::WireTensors(), HostMemory());
+  ASSERT_TRUE(snapshot.ok());
+  (*snapshot)->Copy();
+  const std::byte* first = (*snapshot)->Base(0, 0);
+
+  trainer.Fill(99);
+  (*snapshot)->Copy();
+
+  EXPECT_EQ((*snapshot)->Base(0, 0), first);
+  EXPECT_EQ(BytesOf(**snapshot, 0, 0), trainer.WireBytes()[0]);
+}
+
+TEST(HostSnapshotTest, StridedShardsBecomeDenseWithAndWithoutConversion) {
+  const std::array<float, 6> columns = {1, 4, 2, 5, 3, 6};  // a 2x3 matrix, column after column
+  TensorSource source(1);
+  ASSERT_TRUE(source
+                  .Add(0, {.tensor = {"kept", DType::kF32, {2, 3}},
+                           .box = Box::Whole({2, 3}),
+                           .data = columns.data(),
+                           .stride = {1, 2}})
+                  .ok());
+  ASSERT_TRUE(source
+                  .Add(0, {.tensor = {"cast", DType::kF32, {2, 3}},
+                           .box = Box::Whole({2, 3}),
+                           .data = columns.data(),
+                           .stride = {1, 2}})
+                  .ok());
+
+  auto snapshot =
+      HostSnapshot::Create(source, {{"cast", DType::kBf16, {2, 3}}, {"kept", DType::kF32, {2, 3}}}, HostMemory());
+  ASSERT_TRUE(snapshot.ok());
+  (*snapshot)->Copy();
+
+  for (int i = 0; i < 6; ++i) {
+    float kept = 0;
+    std::memcpy(&kept, (*snapshot)->Base(0, 0) + 4 * i, 4);
+    std::uint32_t cast = 0;
+    std::memcpy(reinterpret_cast<std::byte*>(&cast) + 2, (*snapshot)->Base(0, 1) + 2 * i, 2);
+    float widened = 0;
+    std::memcpy(&widened, &cast, 4);
+    EXPECT_EQ(kept, static_cast<float>(i + 1));
+    EXPECT_EQ(widened, static_cast<float>(i + 1));
+  }
+  EXPECT_TRUE((*snapshot)->layout().ranks[0].tensors[0].stride.empty());
+}
+
+TEST(HostSnapshotTest, TensorsThatNobodyTakesAreNotCopied) {
+  ShardedTrainer trainer(/*trainer_ranks=*/1);
+  const TensorSource source = trainer.Source();
+
+  auto snapshot = HostSnapshot::Create(source, {ShardedTrainer::WireTensors()[3]}, HostMemory());
+  ASSERT_TRUE(snapshot.ok());
+  (*snapshot)->Copy();
+
+  EXPECT_EQ((*snapshot)->Base(0, 0), nullptr);
+  EXPECT_EQ(BytesOf(**snapshot, 0, 3), trainer.WireBytes()[3]);
+}
+
+}  // namespace
+}  // namespace bascule

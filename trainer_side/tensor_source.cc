@@ -1,0 +1,75 @@
+#include "trainer_side/tensor_source.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/checked_math.h"
+
+namespace bascule {
+namespace {
+
+Status BadShard(const ShardView& shard, const std::string& why) {
+  return Status::InvalidArgument("bad_shard", fmt::format("tensor={} {}", shard.tensor.name, why));
+}
+
+// The bytes of the tensor must be a number we can count with; boxes inside it then are too.
+bool SizeIsCountable(const TensorSpec& tensor) {
+  const std::optional<std::int64_t> elements = CheckedProduct(tensor.shape);
+  return elements && CheckedMul<std::int64_t>(*elements, ItemBytes(tensor.dtype));
+}
+
+Status CheckShard(const ShardView& shard) {
+  if (shard.tensor.name.empty()) return BadShard(shard, "has no name");
+  if (!SizeIsCountable(shard.tensor)) {
+    return BadShard(shard, fmt::format("shape={} is no size", shard.tensor.shape.ToString()));
+  }
+  if (shard.box.offset.size() != shard.box.extent.size() || !CheckedProduct(shard.box.extent) ||
+      !Contains(Box::Whole(shard.tensor.shape), shard.box)) {
+    return BadShard(shard, fmt::format("box={} outside shape={}", shard.box.ToString(), shard.tensor.shape.ToString()));
+  }
+  if (!shard.stride.empty() && shard.stride.size() != shard.box.dims()) {
+    return BadShard(shard, fmt::format("stride={} for box={}", shard.stride.ToString(), shard.box.ToString()));
+  }
+  if (shard.data == nullptr && !shard.box.Empty()) return BadShard(shard, "has no data");
+  return OkStatus();
+}
+
+}  // namespace
+
+TensorSource::TensorSource(int trainer_ranks) : data_(static_cast<std::size_t>(trainer_ranks)) {
+  layout_.ranks.resize(static_cast<std::size_t>(trainer_ranks));
+}
+
+Status TensorSource::Add(int trainer_rank, const ShardView& shard) {
+  if (trainer_rank < 0 || std::cmp_greater_equal(trainer_rank, layout_.ranks.size())) {
+    return BadShard(shard, fmt::format("trainer_rank={} of {}", trainer_rank, layout_.ranks.size()));
+  }
+  RETURN_IF_ERROR(CheckShard(shard));
+  const auto [known, is_new] = logical_of_.try_emplace(shard.tensor.name, layout_.tensors.size());
+  if (is_new) {
+    layout_.tensors.push_back(shard.tensor);
+  } else if (const TensorSpec& before = layout_.tensors[known->second]; before != shard.tensor) {
+    return BadShard(shard,
+                    fmt::format("{} {} was {} {} before", DTypeName(shard.tensor.dtype), shard.tensor.shape.ToString(),
+                                DTypeName(before.dtype), before.shape.ToString()));
+  }
+  RankLayout& rank = layout_.ranks[static_cast<std::size_t>(trainer_rank)];
+  const auto local = static_cast<std::int32_t>(rank.tensors.size());
+  // Several shards of one tensor on one rank are told apart by their box.
+  rank.tensors.push_back({.name = shard.tensor.name + shard.box.ToString(),
+                          .dtype = shard.tensor.dtype,
+                          .shape = shard.box.extent,
+                          .stride = shard.stride});
+  rank.rows.push_back({.local = local,
+                       .local_box = Box::Whole(shard.box.extent),
+                       .logical = static_cast<std::int32_t>(known->second),
+                       .logical_box = shard.box});
+  data_[static_cast<std::size_t>(trainer_rank)].push_back(static_cast<const std::byte*>(shard.data));
+  return OkStatus();
+}
+
+const std::byte* TensorSource::Base(int sender_rank, int tensor) const {
+  return data_[static_cast<std::size_t>(sender_rank)][static_cast<std::size_t>(tensor)];
+}
+
+}  // namespace bascule
