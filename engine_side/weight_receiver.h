@@ -29,6 +29,7 @@
 #include "bridge/session/session_state.h"
 #include "bridge/transport/transport.h"
 #include "engine_side/engine_hooks.h"
+#include "engine_side/history.h"
 #include "engine_side/weight_lease.h"
 
 namespace bascule {
@@ -42,19 +43,6 @@ struct WeightReceiverOptions {
   std::vector<TransportListener*> listeners;
   Duration max_session = std::chrono::minutes(30);  // bound on a deadline that a publisher asks for
   Clock* clock = &Clock::Real();
-};
-
-// One row of the history: an opened session, a rollback, or the first load.
-struct HistoryEntry {
-  WeightVersion version;
-  enum class Kind { kInitial, kFull, kRollback } kind = Kind::kFull;
-  bool committed = false;
-  Status why;  // of an abort
-  std::chrono::system_clock::time_point at;
-  std::int64_t bytes = 0;
-  double stage_ms = 0;
-  double verify_ms = 0;
-  double flip_stall_us = 0;
 };
 
 struct SessionProgress {
@@ -79,7 +67,9 @@ struct ReceiverStatus {
 
 class WeightReceiver {
  public:
-  // InvalidArgument "bad_layout"; ResourceExhausted "slot_memory"
+  // `hooks` are borrowed.
+  //
+  // InvalidArgument "bad_layout" | "bad_options"; ResourceExhausted "slot_memory"
   static Result<std::unique_ptr<WeightReceiver>> Create(WeightReceiverOptions options, EngineHooks& hooks);
   // Ends every connection (their peers see "peer_lost"), aborts the open session, waits for Serve calls to return.
   virtual ~WeightReceiver() = default;

@@ -1,0 +1,46 @@
+#include "engine_side/live_digest.h"
+
+#include <atomic>
+
+#include "base/worker.h"
+#include "engine_side/verifier.h"
+
+namespace bascule {
+namespace {
+
+// Decode goes on meanwhile: two threads saturate much of a memory bus already.
+constexpr int kDigestThreads = 2;
+
+}  // namespace
+
+Result<ReceivePlan> PlanOfEngine(const Layout& engine_layout) {
+  Result<Plan> plan = MakePlan(PlainLayout(engine_layout.tensors), engine_layout, PlanOptions{});
+  if (!plan.ok()) {
+    return Status::InvalidArgument("bad_layout",
+                                   fmt::format("{}: {}", plan.status().reason(), plan.status().message()));
+  }
+  return MakeReceivePlan(*std::move(plan));
+}
+
+Result<std::vector<TensorDigest>> DigestLease(const WeightLease& lease, const Layout& engine_layout,
+                                              const ReceivePlan& plan) {
+  Verifier verifier(plan, engine_layout,
+                    [&](int engine_rank, int tensor) { return lease.Tensor(engine_rank, tensor); });
+  std::atomic<std::size_t> next{0};
+  const auto digest_buckets = [&](std::stop_token) {
+    for (std::size_t b = next++; b < plan.plan.buckets.size(); b = next++) {
+      const Bucket& bucket = plan.plan.buckets[b];
+      std::vector<TensorDigest> digests;
+      for (const Slice& slice : bucket.slices) digests.push_back(verifier.Digest(slice, plan.engine_rank(bucket)));
+      verifier.Note(static_cast<std::uint32_t>(b), std::move(digests));
+    }
+  };
+  {
+    std::vector<Worker> workers;
+    for (int i = 0; i < kDigestThreads; ++i) workers.emplace_back("live_digest", digest_buckets);
+  }
+  RETURN_IF_ERROR(verifier.CheckReplicas());
+  return verifier.Totals();
+}
+
+}  // namespace bascule

@@ -1,0 +1,360 @@
+#include "engine_side/receive_session.h"
+
+#include "base/log.h"
+
+namespace bascule {
+namespace {
+
+// Who ends a session waits for threads that copy, digest or zero memory right now: they wait for nobody.
+constexpr Duration kLookAgain = std::chrono::seconds(1);
+
+SessionEvent EventOf(const Status& why) {
+  return why.code() == StatusCode::kDeadlineExceeded ? SessionEvent::kDeadline : SessionEvent::kAbort;
+}
+
+}  // namespace
+
+ReceiveSession::ReceiveSession(SessionTerms terms, ReceiverParts& parts,
+                               std::function<void(const SessionMessage&)> send)
+    : terms_(std::move(terms)), parts_(parts), send_(std::move(send)), coverage_(terms_.plan->plan.buckets.size()) {
+  MutexLock lock(mu_);
+  version_.run = terms_.offer.manifest.run;
+  version_.number = terms_.offer.manifest.number;
+  CHECK(Step(SessionEvent::kOffer));
+}
+
+ReceiveSession::~ReceiveSession() { preparer_.Join(); }
+
+bool ReceiveSession::over() const {
+  MutexLock lock(mu_);
+  return over_;
+}
+
+void ReceiveSession::Begin() {
+  MutexLock lock(mu_);
+  if (state_ != SessionState::kOffered) return;  // a newer session was quicker
+  parts_.board.SessionOpened(SessionProgress{.state = state_,
+                                             .session = terms_.offer.session,
+                                             .version = version_,
+                                             .received_bytes = 0,
+                                             .total_bytes = terms_.plan->plan.payload_bytes});
+  ++working_;
+  preparer_ = Worker("session", [this](std::stop_token stop) { Prepare(stop); });
+}
+
+void ReceiveSession::Prepare(std::stop_token stop) {
+  const Status status = ReserveAndFill(stop);
+  bool accepted = false;
+  {
+    MutexLock lock(mu_);
+    accepted = status.ok() && Step(SessionEvent::kAccept);
+    accepted_ = accepted;
+    accepted_at_ = last_bucket_at_ = parts_.clock.Now();
+  }
+  if (accepted) send_(Accept{terms_.offer.session});
+  {
+    MutexLock lock(mu_);
+    WorkDone();
+  }
+  if (!status.ok()) End(EventOf(status), status);
+}
+
+Status ReceiveSession::ReserveAndFill(std::stop_token stop) {
+  ASSIGN_OR_RETURN(const int slot, parts_.slots.ReserveShadow(terms_.deadline, stop));
+  {
+    MutexLock lock(mu_);
+    slot_ = slot;
+  }
+  staging_.emplace(parts_.slots, slot);
+  verifier_.emplace(*terms_.plan, parts_.slots.layout(), staging_->memory());
+  staging_->FillPadding();
+  return OkStatus();
+}
+
+BucketAck ReceiveSession::OnBucket(int route, std::span<const std::byte> frame) {
+  const Result<BucketHeader> header = ParseBucketHeader(frame);
+  if (!header.ok()) return OnUnreadableFrame(header.status());
+  BucketAck ack{header->bucket, header->attempt, BucketVerdict::kFenced};
+  if (header->session != terms_.offer.session) return ack;
+  if (const Status outside = CheckBucket(route, *header); !outside.ok()) {
+    End(SessionEvent::kAbort, outside);
+    return ack;
+  }
+  if (const auto verdict = StartBucket(*header)) {
+    ack.verdict = *verdict;
+    return ack;
+  }
+  ack.verdict = Conclude(*header, PlaceAndDigest(*header, frame));
+  return ack;
+}
+
+// Which bucket it was is not known: the seal will name it as missing.
+BucketAck ReceiveSession::OnUnreadableFrame(const Status& why) {
+  Status abort;
+  {
+    MutexLock lock(mu_);
+    if (Step(SessionEvent::kBucketDamaged) && ++unreadable_frames_ > 1) {
+      abort = Status::DataLoss("bucket_damaged", fmt::format("a second frame without a readable header: {}: {}",
+                                                             why.reason(), why.message()));
+    }
+  }
+  if (!abort.ok()) End(SessionEvent::kBucketDamagedAgain, abort);
+  return BucketAck{kNoBucket, 0, BucketVerdict::kDamaged};
+}
+
+Status ReceiveSession::CheckBucket(int route, const BucketHeader& header) const {
+  const Plan& plan = terms_.plan->plan;
+  if (header.bucket >= plan.buckets.size()) {
+    return Status::DataLoss("bucket_outside_plan",
+                            fmt::format("bucket={} planned={}", header.bucket, plan.buckets.size()));
+  }
+  const Bucket& bucket = plan.buckets[header.bucket];
+  if (bucket.route != route || std::cmp_not_equal(header.slice_count, bucket.slices.size()) ||
+      header.payload_bytes != bucket.payload_bytes) {
+    return Status::DataLoss(
+        "bucket_outside_plan",
+        fmt::format("bucket={} route={} slices={} payload_bytes={}; planned route={} slices={} payload_bytes={}",
+                    header.bucket, route, header.slice_count, header.payload_bytes, bucket.route, bucket.slices.size(),
+                    bucket.payload_bytes));
+  }
+  return OkStatus();
+}
+
+std::optional<BucketVerdict> ReceiveSession::StartBucket(const BucketHeader& header) {
+  MutexLock lock(mu_);
+  if (IsOver(state_) || state_ == SessionState::kOffered) return BucketVerdict::kFenced;
+  if (coverage_.HasArrived(header.bucket)) return BucketVerdict::kDuplicate;
+  CHECK(state_ == SessionState::kReceiving);  // beyond it every bucket has arrived
+  ++working_;
+  return std::nullopt;
+}
+
+// OK, or what is wrong with the bucket. The peer may still write to the frame: each digest is read once, and compared
+// with that of the slot's memory.
+Status ReceiveSession::PlaceAndDigest(const BucketHeader& header, std::span<const std::byte> frame) {
+  RETURN_IF_ERROR(CheckPayload(header, frame));
+  const Bucket& bucket = terms_.plan->plan.buckets[header.bucket];
+  const int engine_rank = terms_.plan->engine_rank(bucket);
+  const auto payload = frame.subspan(static_cast<std::size_t>(PayloadOffset(header.slice_count)));
+  std::vector<TensorDigest> digests;
+  Duration digest_time{};
+  for (std::size_t s = 0; s < bucket.slices.size(); ++s) {
+    const Slice& slice = bucket.slices[s];
+    const TensorDigest sent = ReadSliceDigest(frame, static_cast<std::int64_t>(s));
+    staging_->Place(
+        slice, engine_rank,
+        payload.subspan(static_cast<std::size_t>(slice.payload_offset), static_cast<std::size_t>(slice.payload_bytes)));
+    const TimePoint start = parts_.clock.Now();
+    digests.push_back(verifier_->Digest(slice, engine_rank));
+    digest_time += parts_.clock.Now() - start;
+    if (digests.back() == sent) continue;
+    const std::string& tensor = terms_.plan->plan.tensors[static_cast<std::size_t>(slice.tensor)].name;
+    return Status::DataLoss("digest_mismatch", fmt::format("tensor {} box {} on engine rank {}: memory={} sender={}",
+                                                           tensor, slice.logical_box.ToString(), engine_rank,
+                                                           digests.back().ToHex(), sent.ToHex()));
+  }
+  verifier_->Note(header.bucket, std::move(digests));
+  MutexLock lock(mu_);
+  digest_time_ += digest_time;
+  return OkStatus();
+}
+
+BucketVerdict ReceiveSession::Conclude(const BucketHeader& header, const Status& damage) {
+  const Bucket& bucket = terms_.plan->plan.buckets[header.bucket];
+  Status abort;
+  {
+    MutexLock lock(mu_);
+    WorkDone();
+    if (state_ != SessionState::kReceiving) return BucketVerdict::kFenced;
+    if (damage.ok()) {
+      CountGood(bucket, header.bucket);
+      return BucketVerdict::kGood;
+    }
+    if (coverage_.Damaged(header.bucket) == 1) {
+      CHECK(Step(SessionEvent::kBucketDamaged));
+      return BucketVerdict::kDamaged;
+    }
+    abort = Status::DataLoss("bucket_damaged",
+                             fmt::format("bucket {} came damaged twice, from sender rank {}: {}: {}", header.bucket,
+                                         terms_.plan->plan.routes[static_cast<std::size_t>(bucket.route)].sender_rank,
+                                         damage.reason(), damage.message()));
+  }
+  End(SessionEvent::kBucketDamagedAgain, abort);
+  return BucketVerdict::kDamaged;
+}
+
+void ReceiveSession::CountGood(const Bucket& bucket, std::uint32_t number) {
+  CHECK(Step(SessionEvent::kBucketGood));
+  coverage_.Arrived(number);
+  std::int64_t bytes = 0;
+  for (const Slice& slice : bucket.slices) bytes += slice.payload_bytes;
+  received_bytes_ += bytes;
+  last_bucket_at_ = parts_.clock.Now();
+  parts_.board.BytesReceived(bytes);
+}
+
+void ReceiveSession::OnSeal(const Seal& seal) {
+  std::vector<std::uint32_t> missing;
+  Status abort;
+  {
+    MutexLock lock(mu_);
+    if (IsOver(state_)) return;
+    if (coverage_.complete() || state_ != SessionState::kReceiving) {
+      version_.digest = seal.manifest.version_digest;
+      if (Step(SessionEvent::kSeal)) {
+        ++working_;
+      } else {
+        abort = NextState(state_, SessionEvent::kSeal).status();
+      }
+    } else if (!missing_sent_) {
+      CHECK(Step(SessionEvent::kSealIncomplete));
+      missing_sent_ = true;
+      missing = coverage_.Missing();
+    } else {
+      abort = Status::DataLoss("buckets_missing", fmt::format("at the second seal, first={}", coverage_.Missing()[0]));
+    }
+  }
+  if (!abort.ok()) {
+    End(SessionEvent::kAbort, abort);
+  } else if (!missing.empty()) {
+    send_(Missing{terms_.offer.session, std::move(missing)});
+  } else {
+    Verify(seal.manifest);
+  }
+}
+
+void ReceiveSession::Verify(const ManifestSeal& seal) {
+  const TimePoint start = parts_.clock.Now();
+  const Status proof = verifier_->Check(terms_.offer.manifest, seal);
+  Ready ready{.session = terms_.offer.session};
+  bool verified = false;
+  {
+    MutexLock lock(mu_);
+    verify_ms_ = MsOf(digest_time_ + (parts_.clock.Now() - start));
+    WorkDone();
+    ready.verify_ms = verify_ms_;
+    ready.stage_ms = MsOf(last_bucket_at_ - accepted_at_);
+    verified = proof.ok() && Step(SessionEvent::kVerified);
+  }
+  if (verified) send_(ready);
+  if (!proof.ok()) End(SessionEvent::kMismatch, proof);
+}
+
+void ReceiveSession::OnFlip(const Flip& flip) {
+  int slot = 0;
+  WeightVersion version;
+  Status refused;
+  {
+    MutexLock lock(mu_);
+    if (IsOver(state_)) return;
+    refused = NextState(state_, SessionEvent::kFlip).status();
+    if (refused.ok()) {
+      flipping_ = true;
+      slot = *slot_;
+      version = version_;
+    }
+  }
+  if (!refused.ok()) {
+    End(SessionEvent::kAbort, refused);
+    return;
+  }
+  const auto kind = parts_.slots.live() ? HistoryEntry::Kind::kFull : HistoryEntry::Kind::kInitial;
+  const Result<FlipReport> report = parts_.gate.Flip(slot, version, flip.at_step, terms_.deadline);
+  if (report.ok()) {
+    Commit(*report, kind);
+    return;
+  }
+  {
+    MutexLock lock(mu_);
+    flipping_ = false;
+  }
+  End(EventOf(report.status()), report.status());
+}
+
+void ReceiveSession::Commit(const FlipReport& report, HistoryEntry::Kind kind) {
+  HistoryEntry row;
+  {
+    MutexLock lock(mu_);
+    CHECK(Step(SessionEvent::kFlip));
+    flipping_ = false;
+    slot_.reset();
+    row = Row();
+  }
+  row.kind = kind;
+  row.committed = true;
+  row.flip_stall_us = report.flip_stall_us;
+  // The number is taken before anybody can learn that it is live.
+  parts_.registry.Committed(terms_.offer.manifest);
+  parts_.board.Flipped(std::move(row));
+  send_(Committed{terms_.offer.session, report});
+  SetOver();
+}
+
+bool ReceiveSession::End(SessionEvent event, Status why) {
+  std::optional<int> slot;
+  std::optional<HistoryEntry> row;
+  {
+    MutexLock lock(mu_);
+    if (flipping_) return false;
+    if (IsOver(state_)) {  // somebody else ends it at this moment
+      while (!over_) parts_.clock.WaitUntil(changed_, mu_, parts_.clock.Now() + kLookAgain);
+      return true;
+    }
+    why = why.WithContext(Progress());
+    // An event that came too late for its state (a bucket damaged again, after another thread has moved on) still ends.
+    if (!Step(event)) CHECK(Step(SessionEvent::kAbort));
+    preparer_.RequestStop();
+    while (working_ > 0) parts_.clock.WaitUntil(changed_, mu_, parts_.clock.Now() + kLookAgain);
+    slot = std::exchange(slot_, std::nullopt);
+    if (accepted_) row = Row();
+  }
+  if (row) row->why = why;
+  if (slot) parts_.slots.ReleaseShadow(*slot);
+  LogInfo("session_aborted", "session={} why=\"{}\"", terms_.offer.session.ToString(), why.ToString());
+  parts_.board.SessionFailed(why, std::move(row));
+  send_(Abort{terms_.offer.session, std::move(why)});
+  SetOver();
+  return true;
+}
+
+// The registry comes last: once it has let the session go, nothing of the session is under way.
+void ReceiveSession::SetOver() {
+  {
+    MutexLock lock(mu_);
+    over_ = true;
+    changed_.NotifyAll();
+  }
+  parts_.registry.Close(*this);
+}
+
+bool ReceiveSession::Step(SessionEvent event) {
+  const Result<SessionState> next = NextState(state_, event);
+  if (!next.ok()) return false;
+  if (state_ == *next) return true;
+  state_ = *next;
+  if (!IsOver(state_)) parts_.board.SessionMoved(state_, version_);
+  LogInfo("session_state", "session={} version={} state={} event={}", terms_.offer.session.ToString(),
+          version_.ToString(), SessionStateName(state_), SessionEventName(event));
+  return true;
+}
+
+void ReceiveSession::WorkDone() {
+  --working_;
+  changed_.NotifyAll();
+}
+
+HistoryEntry ReceiveSession::Row() const {
+  HistoryEntry row;
+  row.version = version_;
+  row.bytes = received_bytes_;
+  row.stage_ms = MsOf(last_bucket_at_ - accepted_at_);
+  row.verify_ms = verify_ms_;
+  return row;
+}
+
+std::string ReceiveSession::Progress() const {
+  return fmt::format("{} {}, {} of {} buckets", version_.ToString(), SessionStateName(state_),
+                     coverage_.arrived_count(), coverage_.bucket_count());
+}
+
+}  // namespace bascule

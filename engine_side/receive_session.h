@@ -1,0 +1,112 @@
+// Stage: staging (transport -> [staging] -> verify -> flip)
+//
+// One attempt to receive one version: drives the pure state machine of bridge/session through reserve, stage, verify
+// and flip. Whatever ends it before the flip leaves the live version and gives the shadow slot back (I6), whoever ends
+// it: its connection, a route, its deadline, or a newer session.
+//
+// Thread-safety: thread-safe. Buckets come on the threads of their routes, messages on the connection's; the session
+// prepares its slot on a thread of its own, so that both stay free to hear of an abort.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stop_token>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "base/worker.h"
+#include "bridge/bucket/bucket_format.h"
+#include "bridge/session/messages.h"
+#include "bridge/session/session_state.h"
+#include "bridge/transport/transport.h"
+#include "engine_side/receiver_parts.h"
+#include "engine_side/staging.h"
+#include "engine_side/verifier.h"
+
+namespace bascule {
+
+struct SessionTerms {
+  InstanceId publisher;
+  Offer offer;
+  std::shared_ptr<const ReceivePlan> plan;  // shared with the plan cache
+  Deadline deadline;
+};
+
+class ReceiveSession {
+ public:
+  // `send` is called until the session is over, also from other threads.
+  ReceiveSession(SessionTerms terms, ReceiverParts& parts, std::function<void(const SessionMessage&)> send);
+  ~ReceiveSession();  // over
+
+  const SessionTerms& terms() const { return terms_; }
+  bool over() const EXCLUDES(mu_);
+
+  // The registry has opened the session: reserves a shadow slot, then sends Accept.
+  void Begin() EXCLUDES(mu_);
+  // Places and verifies a bucket, and says what became of it.
+  BucketAck OnBucket(int route, std::span<const std::byte> frame) EXCLUDES(mu_);
+  // Answers with Missing, Ready or Abort.
+  void OnSeal(const Seal& seal) EXCLUDES(mu_);
+  // Answers with Committed or Abort.
+  void OnFlip(const Flip& flip) EXCLUDES(mu_);
+
+  // Ends the session because of `event` and tells the peer, unless it is over. When this returns nothing of the session
+  // touches the shadow slot any more. False while the session flips: then the flip decides.
+  bool End(SessionEvent event, Status why) EXCLUDES(mu_);
+
+ private:
+  void Prepare(std::stop_token stop) EXCLUDES(mu_);
+  Status ReserveAndFill(std::stop_token stop) EXCLUDES(mu_);
+
+  BucketAck OnUnreadableFrame(const Status& why) EXCLUDES(mu_);
+  Status CheckBucket(int route, const BucketHeader& header) const;
+  // Nothing when the bucket may be placed now: the caller's work then ends in Conclude.
+  std::optional<BucketVerdict> StartBucket(const BucketHeader& header) EXCLUDES(mu_);
+  Status PlaceAndDigest(const BucketHeader& header, std::span<const std::byte> frame) EXCLUDES(mu_);
+  BucketVerdict Conclude(const BucketHeader& header, const Status& damage) EXCLUDES(mu_);
+  void CountGood(const Bucket& bucket, std::uint32_t number) REQUIRES(mu_);
+
+  void Verify(const ManifestSeal& seal) EXCLUDES(mu_);
+  void Commit(const FlipReport& report, HistoryEntry::Kind kind) EXCLUDES(mu_);
+
+  // False, and nothing happens, when the state does not allow the event.
+  bool Step(SessionEvent event) REQUIRES(mu_);
+  void WorkDone() REQUIRES(mu_);
+  void SetOver() EXCLUDES(mu_);
+  HistoryEntry Row() const REQUIRES(mu_);
+  std::string Progress() const REQUIRES(mu_);
+
+  const SessionTerms terms_;
+  ReceiverParts& parts_;
+  const std::function<void(const SessionMessage&)> send_;
+
+  mutable Mutex mu_;  // Guards what follows; never held across a copy, a digest, a flip or a send.
+  CondVar changed_;
+  SessionState state_ GUARDED_BY(mu_) = SessionState::kIdle;
+  bool flipping_ GUARDED_BY(mu_) = false;
+  bool over_ GUARDED_BY(mu_) = false;  // ended, and everything given back
+  int working_ GUARDED_BY(mu_) = 0;    // threads that use the shadow slot now
+  std::optional<int> slot_ GUARDED_BY(mu_);
+  WeightVersion version_ GUARDED_BY(mu_);  // digest once sealed
+  CoverageLedger coverage_ GUARDED_BY(mu_);
+  int unreadable_frames_ GUARDED_BY(mu_) = 0;
+  bool accepted_ GUARDED_BY(mu_) = false;
+  bool missing_sent_ GUARDED_BY(mu_) = false;
+  std::int64_t received_bytes_ GUARDED_BY(mu_) = 0;
+  Duration digest_time_ GUARDED_BY(mu_){};
+  TimePoint accepted_at_ GUARDED_BY(mu_);
+  TimePoint last_bucket_at_ GUARDED_BY(mu_);
+  double verify_ms_ GUARDED_BY(mu_) = 0;
+
+  // Set before Accept is sent, so before any bucket comes.
+  std::optional<Staging> staging_;
+  std::optional<Verifier> verifier_;
+  Worker preparer_;
+};
+
+}  // namespace bascule

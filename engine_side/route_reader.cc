@@ -1,0 +1,41 @@
+#include "engine_side/route_reader.h"
+
+#include <fmt/format.h>
+
+namespace bascule {
+namespace {
+
+// An idle route waits for the next session; the session's own deadline bounds a transfer.
+constexpr Duration kIdleWait = std::chrono::hours(1);
+
+}  // namespace
+
+RouteReader::RouteReader(TransportListener& listener, std::uint64_t connection, int index, Route route,
+                         BucketSink& sink, Clock& clock)
+    : listener_(listener),
+      connection_(connection),
+      index_(index),
+      route_(route),
+      sink_(sink),
+      clock_(clock),
+      thread_(fmt::format("route{}-{}", route.sender_rank, route.engine_rank),
+              [this](std::stop_token stop) { Run(stop); }) {}
+
+void RouteReader::Run(std::stop_token stop) {
+  const Status why = ReadUntilLost(stop);
+  if (!stop.stop_requested()) sink_.OnRouteLost(index_, why);
+}
+
+Status RouteReader::ReadUntilLost(std::stop_token stop) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<BucketReceiver> receiver,
+                   listener_.Accept(connection_, route_, Deadline::After(clock_, kIdleWait)));
+  std::stop_callback cancel(stop, [&] { receiver->Cancel(); });
+  while (true) {
+    const Result<ReceivedFrame> frame = receiver->Receive(Deadline::After(clock_, kIdleWait));
+    if (!frame.ok() && frame.status().code() == StatusCode::kDeadlineExceeded) continue;
+    RETURN_IF_ERROR(frame.status());
+    RETURN_IF_ERROR(receiver->Acknowledge(*frame, sink_.OnBucket(index_, frame->bytes)));
+  }
+}
+
+}  // namespace bascule

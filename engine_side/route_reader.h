@@ -1,0 +1,48 @@
+// One route's thread on the receiving side: waits for its sender, then hands frame after frame to a sink and sends the
+// sink's verdict back. It lives as long as its connection; sessions come and go above it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stop_token>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/worker.h"
+#include "bridge/transport/transport.h"
+
+namespace bascule {
+
+// Thread-safety: thread-safe; it outlives its readers.
+class BucketSink {
+ public:
+  virtual ~BucketSink() = default;
+  virtual BucketAck OnBucket(int route, std::span<const std::byte> frame) = 0;
+  // Nothing more comes on this route.
+  virtual void OnRouteLost(int route, const Status& why) = 0;
+};
+
+// Thread-safety: confined to its owner.
+class RouteReader {
+ public:
+  // Everything is borrowed. `index` is the route's in the plan.
+  RouteReader(TransportListener& listener, std::uint64_t connection, int index, Route route, BucketSink& sink,
+              Clock& clock);
+  // Also wakes a reader whose sender has called; one that still waits for that ends with TransportListener::Forget.
+  void RequestStop() { thread_.RequestStop(); }
+
+ private:
+  void Run(std::stop_token stop);
+  Status ReadUntilLost(std::stop_token stop);
+
+  TransportListener& listener_;
+  const std::uint64_t connection_;
+  const int index_;
+  const Route route_;
+  BucketSink& sink_;
+  Clock& clock_;
+  Worker thread_;  // last: joined first
+};
+
+}  // namespace bascule

@@ -1,0 +1,62 @@
+// Stage: staging (transport -> [staging] -> verify)
+//
+// Where a session's bytes land: the shadow slot. Staging knows places, the coverage ledger knows which buckets have
+// arrived; together they prove that every planned byte is there, once (I4).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "bridge/plan/plan.h"
+#include "engine_side/weight_slots.h"
+
+namespace bascule {
+
+// Memory of local tensor `tensor` of `engine_rank`: of a slot that is staged, or of a lease.
+using TensorMemory = std::function<std::span<const std::byte>(int engine_rank, int tensor)>;
+
+// Thread-safety: thread-safe for slices that do not overlap, as those of a plan do not.
+class Staging {
+ public:
+  // `slot` is reserved and stays so.
+  Staging(WeightSlots& slots, int slot) : slots_(slots), slot_(slot) {}
+
+  // Zeroes every element that no logical tensor covers.
+  void FillPadding() const;
+  // Copies `payload` to the place of `slice` on `engine_rank`.
+  void Place(const Slice& slice, int engine_rank, std::span<const std::byte> payload) const;
+  TensorMemory memory() const;
+
+ private:
+  WeightSlots& slots_;
+  const int slot_;
+};
+
+// Which buckets of a plan have arrived. Thread-safety: thread-compatible.
+class CoverageLedger {
+ public:
+  explicit CoverageLedger(std::size_t bucket_count) : arrived_(bucket_count), damages_(bucket_count) {}
+
+  bool HasArrived(std::uint32_t bucket) const { return arrived_[bucket]; }
+  void Arrived(std::uint32_t bucket) {
+    arrived_[bucket] = true;
+    ++arrived_count_;
+  }
+  // How often the bucket has come damaged, this time included.
+  int Damaged(std::uint32_t bucket) { return ++damages_[bucket]; }
+
+  std::size_t bucket_count() const { return arrived_.size(); }
+  std::size_t arrived_count() const { return arrived_count_; }
+  bool complete() const { return arrived_count_ == arrived_.size(); }
+  std::vector<std::uint32_t> Missing() const;
+
+ private:
+  std::vector<bool> arrived_;
+  std::vector<std::uint8_t> damages_;
+  std::size_t arrived_count_ = 0;
+};
+
+}  // namespace bascule

@@ -1,0 +1,59 @@
+// What a receiver shows of itself: the open session, what is live since when, the history, the last error. Sessions and
+// flips post here; whoever asks reads here and may wait for a change.
+//
+// Thread-safety: thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "bridge/session/session_state.h"
+#include "engine_side/history.h"
+#include "engine_side/weight_receiver.h"
+
+namespace bascule {
+
+class StatusBoard {
+ public:
+  explicit StatusBoard(Clock& clock) : clock_(clock) {}
+  ~StatusBoard();  // wakes who waits for a change ("cancelled") and lets them go
+
+  void SessionOpened(const SessionProgress& session) EXCLUDES(mu_);
+  void SessionMoved(SessionState state, const WeightVersion& version) EXCLUDES(mu_);
+  void BytesReceived(std::int64_t bytes) EXCLUDES(mu_);
+  // The open session is over without a flip. Without a `row` it was refused before its acceptance.
+  void SessionFailed(Status why, std::optional<HistoryEntry> row) EXCLUDES(mu_);
+  // A flip or rollback has happened; a flip also ends the open session.
+  void Flipped(HistoryEntry row) EXCLUDES(mu_);
+  // Staleness is the highest number offered in the live run less the live number.
+  void Offered(const std::string& run, std::uint64_t number) EXCLUDES(mu_);
+
+  // Everything but what the slots know themselves: live, kept and slot bytes.
+  ReceiverStatus Read() const EXCLUDES(mu_);
+  std::vector<HistoryEntry> Rows() const EXCLUDES(mu_);
+  // See WeightReceiver::WaitForChange.
+  Result<std::uint64_t> WaitForChange(std::uint64_t seen, Deadline deadline) const EXCLUDES(mu_);
+
+ private:
+  void Changed() REQUIRES(mu_);
+
+  Clock& clock_;
+  mutable Mutex mu_;
+  mutable CondVar changed_;
+  std::uint64_t mark_ GUARDED_BY(mu_) = 1;
+  mutable int waiting_ GUARDED_BY(mu_) = 0;
+  bool closing_ GUARDED_BY(mu_) = false;
+  std::optional<SessionProgress> session_ GUARDED_BY(mu_);
+  std::string live_run_ GUARDED_BY(mu_);
+  std::chrono::system_clock::time_point live_since_ GUARDED_BY(mu_);
+  std::string seen_run_ GUARDED_BY(mu_);
+  std::uint64_t newest_seen_ GUARDED_BY(mu_) = 0;
+  Status last_error_ GUARDED_BY(mu_);
+  History history_ GUARDED_BY(mu_);
+};
+
+}  // namespace bascule

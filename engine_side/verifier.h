@@ -1,0 +1,52 @@
+// Stage: verify (staging -> [verify] -> flip)
+//
+// Proves that engine memory holds, where the map says, what the senders held where their map says: each slice alone by
+// its digest as it lies in memory, then the tensors' totals against the seal, replicas against each other, padding
+// against zero. Reads memory only; the bytes of a frame are never what is digested.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "bridge/manifest/manifest.h"
+#include "engine_side/receive_plan.h"
+#include "engine_side/staging.h"
+
+namespace bascule {
+
+// Thread-safety: Digest is thread-safe; Note of different buckets may run at once; the checks want every bucket noted.
+class Verifier {
+ public:
+  // `plan` and `engine_layout` are borrowed.
+  Verifier(const ReceivePlan& plan, const Layout& engine_layout, TensorMemory memory);
+
+  // Of a slice as it lies in memory now.
+  TensorDigest Digest(const Slice& slice, int engine_rank) const;
+  // What Digest gave for every slice of a bucket, in order.
+  void Note(std::uint32_t bucket, std::vector<TensorDigest> slices) { noted_[bucket] = std::move(slices); }
+
+  // Per plan tensor: the sum over slices that count.
+  std::vector<TensorDigest> Totals() const;
+  // The whole proof. `offer` lists the plan's tensors by name; `seal` has one digest for each.
+  //
+  // DataLoss "digest_mismatch"  names tensor and engine ranks; or padding that is not zero; or the version digest
+  // DataLoss "replicas_differ"  names tensor, box and rank
+  Status Check(const ManifestOffer& offer, const ManifestSeal& seal) const;
+  // DataLoss "replicas_differ"
+  Status CheckReplicas() const;
+
+ private:
+  TensorDigest DigestBox(const Slice& slice, int engine_rank, const Box& logical_box) const;
+  Status CheckTotals(const ManifestOffer& offer, const ManifestSeal& seal) const;
+  Status CheckPadding() const;
+  std::string RanksOf(std::int32_t tensor) const;
+
+  const ReceivePlan& plan_;
+  const Layout& engine_layout_;
+  const TensorMemory memory_;
+  std::vector<std::vector<TensorDigest>> noted_;  // per bucket, per slice
+};
+
+}  // namespace bascule

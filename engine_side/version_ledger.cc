@@ -1,0 +1,41 @@
+#include "engine_side/version_ledger.h"
+
+namespace bascule {
+namespace {
+
+constexpr std::size_t kNumbersPerRun = 10'000;
+
+}  // namespace
+
+Status VersionLedger::Check(const ManifestOffer& offer, const std::string& live_run) const {
+  if (offer.new_run || live_run.empty()) return OkStatus();
+  if (offer.run != live_run && offer.run != last_run_) {
+    return Status::FailedPrecondition(
+        "unknown_run",
+        fmt::format("run \"{}\" is not the live run \"{}\"; a new run has to say so", offer.run, live_run));
+  }
+  const auto found = committed_.find(offer.run);
+  if (found == committed_.end() || offer.number > *found->second.rbegin()) return OkStatus();
+  const std::uint64_t highest = *found->second.rbegin();
+  if (found->second.contains(offer.number)) {
+    return Status::FailedPrecondition("version_reused", fmt::format("run \"{}\" committed number {} before; highest={}",
+                                                                    offer.run, offer.number, highest));
+  }
+  return Status::FailedPrecondition("stale_version",
+                                    fmt::format("run \"{}\": number={} highest={}", offer.run, offer.number, highest));
+}
+
+void VersionLedger::Commit(const std::string& run, std::uint64_t number, bool new_run) {
+  std::set<std::uint64_t>& numbers = committed_[run];
+  if (new_run) numbers.clear();
+  numbers.insert(number);
+  if (numbers.size() > kNumbersPerRun) numbers.erase(numbers.begin());
+  last_run_ = run;
+}
+
+std::uint64_t VersionLedger::Highest(const std::string& run) const {
+  const auto found = committed_.find(run);
+  return found == committed_.end() ? 0 : *found->second.rbegin();
+}
+
+}  // namespace bascule

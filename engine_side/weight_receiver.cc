@@ -1,0 +1,127 @@
+#include "engine_side/weight_receiver.h"
+
+#include <set>
+
+#include "base/mutex.h"
+#include "engine_side/connection.h"
+#include "engine_side/live_digest.h"
+#include "engine_side/receiver_parts.h"
+
+namespace bascule {
+namespace {
+
+Status CheckOptions(const WeightReceiverOptions& options) {
+  if (options.slot_count != 2 && options.slot_count != 3) {
+    return Status::InvalidArgument("bad_options", fmt::format("slot_count={} want=2|3", options.slot_count));
+  }
+  if (options.max_credits < 1 || options.max_credits > kMaxCredits) {
+    return Status::InvalidArgument("bad_options",
+                                   fmt::format("max_credits={} most={}", options.max_credits, kMaxCredits));
+  }
+  RETURN_IF_ERROR(CheckLayout(options.layout));
+  for (const RankLayout& rank : options.layout.ranks) {
+    for (const LocalTensor& tensor : rank.tensors) {
+      if (tensor.stride.empty() || tensor.stride == RowMajorStride(tensor.shape)) continue;
+      return Status::InvalidArgument("bad_layout", fmt::format("engine tensor {} is not dense", tensor.name));
+    }
+  }
+  return OkStatus();
+}
+
+class Receiver final : public WeightReceiver {
+ public:
+  Receiver(WeightReceiverOptions options, ReceivePlan engine_plan, std::unique_ptr<WeightSlots> slots,
+           EngineHooks& hooks)
+      : options_(std::move(options)),
+        engine_plan_(std::move(engine_plan)),
+        slots_(std::move(slots)),
+        gate_(*slots_, hooks, *options_.clock),
+        board_(*options_.clock),
+        registry_(*slots_, *options_.clock),
+        plans_(options_.layout),
+        parts_{options_, InstanceId::Mint(), *options_.clock, *slots_, gate_, board_, registry_, plans_} {}
+
+  ~Receiver() override {
+    MutexLock lock(mu_);
+    stopping_ = true;
+    for (ControlChannel* channel : channels_) channel->Cancel();
+    while (!channels_.empty()) {
+      options_.clock->WaitUntil(served_, mu_, options_.clock->Now() + std::chrono::seconds(1));
+    }
+  }
+
+  Status Serve(ControlChannel& channel) override {
+    {
+      MutexLock lock(mu_);
+      if (stopping_) return Status::Cancelled("engine_stopping", "the receiver shuts down");
+      channels_.insert(&channel);
+    }
+    const Status why = Connection(channel, parts_).Serve();
+    MutexLock lock(mu_);
+    channels_.erase(&channel);
+    served_.NotifyAll();
+    return why;
+  }
+
+  WeightLease AcquireLive() override { return slots_->AcquireLive(); }
+
+  Result<FlipReport> Rollback(std::optional<std::uint64_t> to, Deadline deadline) override {
+    ASSIGN_OR_RETURN(FlipReport report, gate_.Rollback(to, deadline));
+    HistoryEntry row;
+    row.version = report.version;
+    row.kind = HistoryEntry::Kind::kRollback;
+    row.committed = true;
+    row.flip_stall_us = report.flip_stall_us;
+    board_.Flipped(std::move(row));
+    return report;
+  }
+
+  Result<std::vector<TensorDigest>> DigestLive() override {
+    const WeightLease lease = slots_->AcquireLive();
+    if (lease.empty()) return Status::FailedPrecondition("nothing_live", "no version is live yet");
+    return DigestLease(lease, options_.layout, engine_plan_);
+  }
+
+  ReceiverStatus status() const override {
+    ReceiverStatus status = board_.Read();
+    status.live = slots_->live();
+    status.kept = slots_->kept();
+    for (std::size_t r = 0; r < options_.layout.ranks.size(); ++r) {
+      status.slot_bytes.push_back(slots_->slot_bytes(static_cast<int>(r)));
+    }
+    return status;
+  }
+
+  std::vector<HistoryEntry> History() const override { return board_.Rows(); }
+  Result<std::uint64_t> WaitForChange(std::uint64_t seen, Deadline deadline) const override {
+    return board_.WaitForChange(seen, deadline);
+  }
+  const Layout& layout() const override { return options_.layout; }
+
+ private:
+  const WeightReceiverOptions options_;
+  const ReceivePlan engine_plan_;
+  const std::unique_ptr<WeightSlots> slots_;
+  FlipGate gate_;
+  StatusBoard board_;
+  SessionRegistry registry_;
+  ReceivePlanCache plans_;
+  ReceiverParts parts_;
+
+  Mutex mu_;
+  CondVar served_;
+  std::set<ControlChannel*> channels_ GUARDED_BY(mu_);
+  bool stopping_ GUARDED_BY(mu_) = false;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<WeightReceiver>> WeightReceiver::Create(WeightReceiverOptions options, EngineHooks& hooks) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  ASSIGN_OR_RETURN(ReceivePlan engine_plan, PlanOfEngine(options.layout));
+  ASSIGN_OR_RETURN(auto slots, WeightSlots::Create(options.layout, options.slot_count, *options.clock));
+  return std::unique_ptr<WeightReceiver>(
+      std::make_unique<Receiver>(std::move(options), std::move(engine_plan), std::move(slots), hooks));
+}
+
+}  // namespace bascule
