@@ -37,12 +37,10 @@ constexpr Variant kBaseline = {"baseline", [] { return true; }, ToBf16, ToF32};
 [[gnu::target("avx2")]] void ToF32Avx2(const std::byte* from, std::byte* to, std::size_t count) {
   CastLoop<std::uint16_t, std::uint32_t, F32BitsOfBf16Bits>(from, to, count);
 }
-[[gnu::target("avx512bw,avx512vl,prefer-vector-width=512")]] void ToBf16Avx512(const std::byte* from, std::byte* to,
-                                                                               std::size_t count) {
+[[gnu::target("avx512bw,avx512vl")]] void ToBf16Avx512(const std::byte* from, std::byte* to, std::size_t count) {
   CastLoop<std::uint32_t, std::uint16_t, Bf16BitsOfF32Bits>(from, to, count);
 }
-[[gnu::target("avx512bw,avx512vl,prefer-vector-width=512")]] void ToF32Avx512(const std::byte* from, std::byte* to,
-                                                                              std::size_t count) {
+[[gnu::target("avx512bw,avx512vl")]] void ToF32Avx512(const std::byte* from, std::byte* to, std::size_t count) {
   CastLoop<std::uint16_t, std::uint32_t, F32BitsOfBf16Bits>(from, to, count);
 }
 constexpr Variant kAvx2 = {"avx2", [] { return __builtin_cpu_supports("avx2") != 0; }, ToBf16Avx2, ToF32Avx2};

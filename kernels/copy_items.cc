@@ -8,15 +8,14 @@ namespace {
 constexpr std::size_t kLineBytes = 64;
 
 #if defined(__x86_64__)
-// PREFETCHW does nothing where a processor does not have it.
-#define BASCULE_PREFETCHW gnu::target("prfchw")
+#define BASCULE_PREFETCHW [[gnu::target("prfchw")]]  // does nothing on a processor without it
 #else
-#define BASCULE_PREFETCHW gnu::noinline
+#define BASCULE_PREFETCHW
 #endif
 
 // memcpy for a large target that is cold now and read soon. Past some size memcpy itself writes around the cache; and a
 // plain store waits until its line is there, so lines are asked for well ahead.
-[[BASCULE_PREFETCHW]] void CopyIntoCache(std::byte* to, const std::byte* from, std::size_t size) {
+BASCULE_PREFETCHW void CopyIntoCache(std::byte* to, const std::byte* from, std::size_t size) {
   constexpr std::size_t kAheadBytes = 4096;
   std::size_t at = 0;
   for (; at + kLineBytes <= size; at += kLineBytes) {

@@ -7,6 +7,7 @@
 // and the inner sums for all s and lanes are one product: the chunks' bytes (a chunk a row) times a constant matrix
 // with a column for each (lane, s), 8 columns a lane of which one is zero. Byte sums stay below 4096 * 255 * 255 <
 // 2^32, so the 32-bit accumulators of TDPBUUD are exact. A tile of keys serves 32 chunks, in two tiles of 16 rows.
+#include <cpuid.h>
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -153,16 +154,24 @@ void AddWords(std::size_t first_word, const std::byte* words, std::size_t word_c
   kAvx512.add_words(first_word, words, word_count, sums);
 }
 
+bool ProcessorHasTiles() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kTileAndInt8 = 3u << 24;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kTileAndInt8) == kTileAndInt8;
+}
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kTilesAllowed = false;  // ThreadSanitizer does not see what a tile reads.
+#else
+constexpr bool kTilesAllowed = true;
+#endif
+
 // The kernel saves tiles only for processes that asked for them (Linux 5.16); the permission holds for all threads.
 bool RequestTiles() {
-#if defined(__SANITIZE_THREAD__)
-  return false;  // ThreadSanitizer does not see what a tile reads.
-#else
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
-  return __builtin_cpu_supports("amx-int8") != 0 && kAvx512.available() &&
+  return kTilesAllowed && ProcessorHasTiles() && kAvx512.available() &&
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-#endif
 }
 
 bool Available() {

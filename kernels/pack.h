@@ -25,8 +25,8 @@ void UnpackOnHost(const BoxShape& shape, int item_bytes, std::span<const std::by
                   const BoxPlace& target);
 
 // The same, and the digest of what then lies at the target: read back from there, never from the payload. In blocks, so
-// that what was written is still in this core's cache when it is read: about a fifth faster than UnpackOnHost and then
-// DigestBoxOnHost of 1 MiB. `logical` is the box's place in the logical tensor.
+// that what was written is still in this core's cache when it is read: faster than UnpackOnHost of 1 MiB and then
+// DigestBoxOnHost of it. `logical` is the box's place in the logical tensor.
 TensorDigest UnpackAndDigestOnHost(const DigestKey& key, const BoxShape& shape, int item_bytes,
                                    std::span<const std::byte> payload, std::byte* target_base, const BoxPlace& target,
                                    const BoxPlace& logical);

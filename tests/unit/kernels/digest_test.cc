@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/digest_internal.h"
@@ -241,6 +243,25 @@ TEST(DigestTest, NoBytesAndZeroBytesHaveTheDigestZero) {
   EXPECT_EQ(DigestOf(zeros), TensorDigest{});
   EXPECT_EQ(DigestBoxOnHost(kKey, BoxShape{2, {0, 4}}, 2, nullptr, BoxPlace{0, {4, 1}}, BoxPlace{0, {4, 1}}),
             TensorDigest{});
+}
+
+TEST(DigestTest, ThreadsThatDigestAtTheSameTimeDoNotDisturbEachOther) {
+  Random random(15);
+  const std::vector<std::byte> bytes = RandomBytes(random, 200'000);
+  digest_internal::RunningDigest expected(kKey, digest_internal::Variants().front());
+  expected.Add(0, bytes);
+  const TensorDigest whole = expected.Total();
+  std::atomic<int> wrong = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&] {
+        for (int round = 0; round < 50; ++round) wrong += DigestOf(bytes) != whole;
+      });
+    }
+  }
+
+  EXPECT_EQ(wrong, 0);
 }
 
 TEST(DigestTest, EveryKeyIsOddSoThatAChangeWithinAWordIsNeverMissed) {
