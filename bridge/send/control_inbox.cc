@@ -56,7 +56,9 @@ void ControlInbox::ReadUntilLost(std::stop_token stop) {
   while (!stop.stop_requested()) {
     Result<SessionMessage> received = channel_->Receive(Deadline::After(clock_, kReadTime));
     if (!received.ok() && received.status().code() == StatusCode::kDeadlineExceeded) continue;
-    if (!Put(std::move(received))) return;
+    if (Put(std::move(received))) continue;
+    channel_->Cancel();
+    return;
   }
 }
 
