@@ -1,6 +1,16 @@
 #include "engine_side/status_board.h"
 
+#include <algorithm>
+
 namespace bascule {
+
+StatusBoard::StatusBoard(const WeightSlots& slots, Clock& clock) : slots_(slots), clock_(clock) {
+  MutexLock lock(mu_);
+  for (std::size_t r = 0; r < slots_.layout().ranks.size(); ++r) {
+    status_.slot_bytes.push_back(slots_.slot_bytes(static_cast<int>(r)));
+  }
+  recent_.push_back(status_);
+}
 
 StatusBoard::~StatusBoard() {
   MutexLock lock(mu_);
@@ -10,33 +20,37 @@ StatusBoard::~StatusBoard() {
 }
 
 void StatusBoard::Changed() {
+  status_.live = slots_.live();
+  status_.kept = slots_.kept();
+  recent_.push_back(status_);
+  if (recent_.size() > kRecent) recent_.pop_front();
   ++mark_;
   changed_.NotifyAll();
 }
 
 void StatusBoard::SessionOpened(const SessionProgress& session) {
   MutexLock lock(mu_);
-  session_ = session;
+  status_.session = session;
   Changed();
 }
 
 void StatusBoard::SessionMoved(SessionState state, const WeightVersion& version) {
   MutexLock lock(mu_);
-  if (!session_) return;
-  session_->state = state;
-  session_->version = version;
+  if (!status_.session) return;
+  status_.session->state = state;
+  status_.session->version = version;
   Changed();
 }
 
 void StatusBoard::BytesReceived(std::int64_t bytes) {
   MutexLock lock(mu_);
-  if (session_) session_->received_bytes += bytes;
+  if (status_.session) status_.session->received_bytes += bytes;
 }
 
 void StatusBoard::SessionFailed(Status why, std::optional<HistoryEntry> row) {
   MutexLock lock(mu_);
-  session_.reset();
-  last_error_ = std::move(why);
+  status_.session.reset();
+  status_.last_error = std::move(why);
   if (row) {
     row->at = clock_.WallNow();
     history_.Add(*std::move(row));
@@ -46,37 +60,31 @@ void StatusBoard::SessionFailed(Status why, std::optional<HistoryEntry> row) {
 
 void StatusBoard::Flipped(HistoryEntry row) {
   MutexLock lock(mu_);
-  if (row.kind != HistoryEntry::Kind::kRollback) session_.reset();
+  if (row.kind != HistoryEntry::Kind::kRollback) status_.session.reset();
   row.at = clock_.WallNow();
-  live_since_ = row.at;
-  live_run_ = row.version.run;
-  if (seen_run_ != live_run_) {
-    seen_run_ = live_run_;
-    newest_seen_ = 0;
+  status_.live_since = row.at;
+  if (seen_run_ != row.version.run) {
+    seen_run_ = row.version.run;
+    status_.newest_seen = 0;
   }
-  newest_seen_ = std::max(newest_seen_, row.version.number);
+  status_.newest_seen = std::max(status_.newest_seen, row.version.number);
   history_.Add(std::move(row));
+  const StallSummary stalls = history_.Stalls();
+  status_.flip_count = stalls.flip_count;
+  status_.stall_us_p50 = stalls.us_p50;
+  status_.stall_us_p99 = stalls.us_p99;
+  status_.stall_us_max = stalls.us_max;
   Changed();
 }
 
 void StatusBoard::Offered(const std::string& run, std::uint64_t number) {
   MutexLock lock(mu_);
-  if (run == seen_run_) newest_seen_ = std::max(newest_seen_, number);
+  if (run == seen_run_) status_.newest_seen = std::max(status_.newest_seen, number);
 }
 
 ReceiverStatus StatusBoard::Read() const {
   MutexLock lock(mu_);
-  const StallSummary stalls = history_.Stalls();
-  ReceiverStatus status;
-  status.live_since = live_since_;
-  status.session = session_;
-  status.last_error = last_error_;
-  status.flip_count = stalls.flip_count;
-  status.stall_us_p50 = stalls.us_p50;
-  status.stall_us_p99 = stalls.us_p99;
-  status.stall_us_max = stalls.us_max;
-  status.newest_seen = newest_seen_;
-  return status;
+  return status_;
 }
 
 std::vector<HistoryEntry> StatusBoard::Rows() const {
@@ -84,7 +92,7 @@ std::vector<HistoryEntry> StatusBoard::Rows() const {
   return history_.Rows();
 }
 
-Result<std::uint64_t> StatusBoard::WaitForChange(std::uint64_t seen, Deadline deadline) const {
+Result<StatusChanges> StatusBoard::ChangesSince(std::uint64_t seen, Deadline deadline) const {
   MutexLock lock(mu_);
   ++waiting_;
   bool in_time = true;
@@ -95,7 +103,9 @@ Result<std::uint64_t> StatusBoard::WaitForChange(std::uint64_t seen, Deadline de
     return Status::Cancelled("cancelled", "the receiver ends");
   }
   if (mark_ == seen) return Status::DeadlineExceeded("deadline", "nothing changed in time");
-  return mark_;
+  const std::uint64_t missed = seen == 0 || seen > mark_ ? 1 : mark_ - seen;
+  const auto count = static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(missed, recent_.size()));
+  return StatusChanges{mark_, {recent_.end() - count, recent_.end()}};
 }
 
 }  // namespace bascule

@@ -1,10 +1,12 @@
 // What a receiver shows of itself: the open session, what is live since when, the history, the last error. Sessions and
-// flips post here; whoever asks reads here and may wait for a change.
+// flips post here; whoever asks reads here and may wait for a change. Each change is one status, which is kept for a
+// while: whoever follows them misses none, however short it was.
 //
 // Thread-safety: thread-safe.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,12 +16,14 @@
 #include "bridge/session/session_state.h"
 #include "engine_side/history.h"
 #include "engine_side/weight_receiver.h"
+#include "engine_side/weight_slots.h"
 
 namespace bascule {
 
 class StatusBoard {
  public:
-  explicit StatusBoard(Clock& clock) : clock_(clock) {}
+  // What is live and kept comes from `slots`, which are borrowed.
+  StatusBoard(const WeightSlots& slots, Clock& clock);
   ~StatusBoard();  // wakes who waits for a change ("cancelled") and lets them go
 
   void SessionOpened(const SessionProgress& session) EXCLUDES(mu_);
@@ -32,27 +36,26 @@ class StatusBoard {
   // Staleness is the highest number offered in the live run less the live number.
   void Offered(const std::string& run, std::uint64_t number) EXCLUDES(mu_);
 
-  // Everything but what the slots know themselves: live, kept and slot bytes.
   ReceiverStatus Read() const EXCLUDES(mu_);
   std::vector<HistoryEntry> Rows() const EXCLUDES(mu_);
-  // See WeightReceiver::WaitForChange.
-  Result<std::uint64_t> WaitForChange(std::uint64_t seen, Deadline deadline) const EXCLUDES(mu_);
+  // See WeightReceiver::ChangesSince.
+  Result<StatusChanges> ChangesSince(std::uint64_t seen, Deadline deadline) const EXCLUDES(mu_);
 
  private:
+  static constexpr std::size_t kRecent = 256;
+
   void Changed() REQUIRES(mu_);
 
+  const WeightSlots& slots_;
   Clock& clock_;
   mutable Mutex mu_;
   mutable CondVar changed_;
   std::uint64_t mark_ GUARDED_BY(mu_) = 1;
   mutable int waiting_ GUARDED_BY(mu_) = 0;
   bool closing_ GUARDED_BY(mu_) = false;
-  std::optional<SessionProgress> session_ GUARDED_BY(mu_);
-  std::string live_run_ GUARDED_BY(mu_);
-  std::chrono::system_clock::time_point live_since_ GUARDED_BY(mu_);
-  std::string seen_run_ GUARDED_BY(mu_);
-  std::uint64_t newest_seen_ GUARDED_BY(mu_) = 0;
-  Status last_error_ GUARDED_BY(mu_);
+  ReceiverStatus status_ GUARDED_BY(mu_);
+  std::deque<ReceiverStatus> recent_ GUARDED_BY(mu_);  // the newest is that of mark_
+  std::string seen_run_ GUARDED_BY(mu_);               // of status_.newest_seen
   History history_ GUARDED_BY(mu_);
 };
 

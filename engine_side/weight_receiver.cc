@@ -36,7 +36,7 @@ class Receiver final : public WeightReceiver {
         engine_plan_(std::move(engine_plan)),
         slots_(std::move(slots)),
         gate_(*slots_, hooks, *options_.clock),
-        board_(*options_.clock),
+        board_(*slots_, *options_.clock),
         registry_(*slots_, *options_.clock),
         plans_(options_.layout),
         parts_{options_, InstanceId::Mint(), *options_.clock, *slots_, gate_, board_, registry_, plans_} {}
@@ -82,19 +82,10 @@ class Receiver final : public WeightReceiver {
     return DigestLease(lease, options_.layout, engine_plan_);
   }
 
-  ReceiverStatus status() const override {
-    ReceiverStatus status = board_.Read();
-    status.live = slots_->live();
-    status.kept = slots_->kept();
-    for (std::size_t r = 0; r < options_.layout.ranks.size(); ++r) {
-      status.slot_bytes.push_back(slots_->slot_bytes(static_cast<int>(r)));
-    }
-    return status;
-  }
-
+  ReceiverStatus status() const override { return board_.Read(); }
   std::vector<HistoryEntry> History() const override { return board_.Rows(); }
-  Result<std::uint64_t> WaitForChange(std::uint64_t seen, Deadline deadline) const override {
-    return board_.WaitForChange(seen, deadline);
+  Result<StatusChanges> ChangesSince(std::uint64_t seen, Deadline deadline) const override {
+    return board_.ChangesSince(seen, deadline);
   }
   const Layout& layout() const override { return options_.layout; }
 

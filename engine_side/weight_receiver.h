@@ -65,6 +65,11 @@ struct ReceiverStatus {
   std::uint64_t newest_seen = 0;  // highest number offered in the live run: staleness = newest_seen - live
 };
 
+struct StatusChanges {
+  std::uint64_t mark = 0;                // of the newest
+  std::vector<ReceiverStatus> statuses;  // oldest first, the newest is the last; never empty
+};
+
 class WeightReceiver {
  public:
   // `hooks` are borrowed.
@@ -92,10 +97,16 @@ class WeightReceiver {
 
   virtual ReceiverStatus status() const = 0;
   virtual std::vector<HistoryEntry> History() const = 0;  // oldest first; the newest 10 000 are kept
-  // Waits until status() may have changed since `seen` (0 at first): session state, live version. Returns a new mark.
+  // Every status since the one with mark `seen`, one for each change of the session's state or of a version; waits
+  // while there is none. With 0: the newest, at once. Who comes late gets the newest 256.
   //
   // DeadlineExceeded "deadline"; Cancelled "cancelled" (the receiver ends)
-  virtual Result<std::uint64_t> WaitForChange(std::uint64_t seen, Deadline deadline) const = 0;
+  virtual Result<StatusChanges> ChangesSince(std::uint64_t seen, Deadline deadline) const = 0;
+  // As ChangesSince, for the mark alone.
+  Result<std::uint64_t> WaitForChange(std::uint64_t seen, Deadline deadline) const {
+    ASSIGN_OR_RETURN(const StatusChanges changes, ChangesSince(seen, deadline));
+    return changes.mark;
+  }
   virtual const Layout& layout() const = 0;
 };
 

@@ -138,15 +138,17 @@ class EngineVersionStatusService::Service final : public v1::VersionStatus::Serv
     std::uint64_t seen = 0;
     std::optional<WatchedState> last;
     while (!context->IsCancelled() && !stopping_) {
-      const auto mark = receiver_.WaitForChange(seen, Deadline::After(Clock::Real(), kWatchPoll));
-      if (!mark.ok() && mark.status().code() != StatusCode::kDeadlineExceeded) return ToGrpc(mark.status());
-      if (mark.ok()) seen = *mark;
-      const ReceiverStatus status = receiver_.status();
-      if (last == WatchedOf(status)) continue;
-      last = WatchedOf(status);
-      v1::WatchStatusResponse line;
-      Snapshot(status, *line.mutable_status());
-      if (!writer->Write(line)) break;
+      const auto changes = receiver_.ChangesSince(seen, Deadline::After(Clock::Real(), kWatchPoll));
+      if (!changes.ok() && changes.status().code() == StatusCode::kDeadlineExceeded) continue;
+      if (!changes.ok()) return ToGrpc(changes.status());
+      seen = changes->mark;
+      for (const ReceiverStatus& status : changes->statuses) {
+        if (last == WatchedOf(status)) continue;
+        last = WatchedOf(status);
+        v1::WatchStatusResponse line;
+        Snapshot(status, *line.mutable_status());
+        if (!writer->Write(line)) return grpc::Status::OK;
+      }
     }
     return grpc::Status::OK;
   }

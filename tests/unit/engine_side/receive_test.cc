@@ -136,6 +136,23 @@ TEST_F(ReceiverTest, AWatcherSeesTheStatesOfASessionAndItsBytes) {
   EXPECT_TRUE(receiver_->WaitForChange(mark, Soon()).ok());
 }
 
+TEST_F(ReceiverTest, WhoFollowsTheChangesMissesNoneHoweverShortItWas) {
+  auto publisher = WithVersionOne();
+  const std::uint64_t mark = *receiver_->WaitForChange(0, Soon());
+
+  publisher->Publish(publisher->MakeOffer(2));
+
+  const StatusChanges changes = *receiver_->ChangesSince(mark, Soon());
+  std::vector<std::optional<SessionState>> states;
+  for (const ReceiverStatus& status : changes.statuses) {
+    states.push_back(status.session ? std::optional(status.session->state) : std::nullopt);
+    EXPECT_EQ(status.live->number, status.session ? 1u : 2u);
+  }
+  EXPECT_EQ(states, (std::vector<std::optional<SessionState>>{SessionState::kOffered, SessionState::kReceiving,
+                                                              SessionState::kSealed, SessionState::kReady, {}}));
+  EXPECT_EQ(*receiver_->WaitForChange(0, Soon()), changes.mark);
+}
+
 TEST_F(ReceiverTest, TheReplyToHelloSaysWhatIsLiveAndWhatWasCommitted) {
   auto publisher = WithVersionOne();
   publisher->Publish(publisher->MakeOffer(5));
