@@ -1,6 +1,6 @@
-// A checkpoint as Hugging Face publishes it: a directory with config.json and *.safetensors (model.safetensors, or shards
-// with model.safetensors.index.json), or a single .safetensors file where no config is needed. Can be sent as it lies:
-// it is a WeightSource with one rank.
+// A checkpoint as Hugging Face publishes it: a directory with config.json and *.safetensors (model.safetensors, or
+// shards with model.safetensors.index.json), or a single .safetensors file where no config is needed. Can be sent as it
+// lies: it is a WeightSource with one rank.
 //
 // Thread-safety: thread-safe once open.
 #pragma once
@@ -17,13 +17,17 @@ namespace bascule {
 
 class Checkpoint final : public WeightSource {
  public:
-  // NotFound "checkpoint_not_found" | "no_safetensors"; DataLoss as SafetensorsFile, "bad_index", "duplicate_tensor"
+  // Reads headers only. An index and the files it lists agree both ways: names, and which file has which; a listed file
+  // that is missing is named. Files that the index does not list take no part.
+  //
+  // NotFound "checkpoint_not_found" | "no_safetensors"; DataLoss "bad_index" | "duplicate_tensor"; else as
+  // SafetensorsFile
   static Result<std::unique_ptr<Checkpoint>> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
   // The text of config.json; empty for a single file.
   const std::string& config_json() const { return config_json_; }
-  // Every stored tensor, under the names of the file.
+  // Every stored tensor, under the names of the file, sorted by name.
   const std::vector<TensorSpec>& tensors() const { return layout_.tensors; }
   std::span<const std::byte> Data(int tensor) const;
 

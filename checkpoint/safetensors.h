@@ -17,6 +17,8 @@
 
 namespace bascule {
 
+inline constexpr std::int64_t kHeaderBytesMax = 100'000'000;  // as in the reference implementation
+
 struct StoredTensor {
   TensorSpec spec;
   std::int64_t data_begin = 0;  // in the file's data region
@@ -26,10 +28,14 @@ struct StoredTensor {
 struct SafetensorsHeader {
   std::vector<StoredTensor> tensors;  // sorted by name
   std::map<std::string, std::string> metadata;
-  std::int64_t data_offset = 0;       // of the data region in the file
+  std::int64_t data_offset = 0;  // of the data region in the file
   std::int64_t data_bytes = 0;
 };
 
+// Reference rules: sorted by offset the tensors' ranges lie one behind the other from 0 and fill the data region, each
+// as long as its shape and dtype say. Stricter: a key that comes twice is refused, as are unknown fields, more than
+// kMaxDims dimensions, and names that CheckTensors refuses.
+//
 // `head` is the file's beginning, at least 8 + header length bytes of it; `file_bytes` its whole size.
 //
 // DataLoss  "file_truncated" | "header_length" | "header_json" | "duplicate_key" | "bad_entry" | "bad_offsets"
@@ -39,7 +45,8 @@ Result<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> head
 // A file opened for reading through a read-only mapping. Messages name the path.
 class SafetensorsFile {
  public:
-  // NotFound "file_not_found"; PermissionDenied "file_not_readable"; DataLoss as above
+  // NotFound "file_not_found"; PermissionDenied "file_not_readable" (also what is no regular file); ResourceExhausted
+  // "map_failed"; DataLoss as above
   static Result<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
@@ -57,7 +64,12 @@ class SafetensorsFile {
   std::size_t mapping_bytes_ = 0;
 };
 
-// Writes to a temporary name beside `path`, fsyncs, renames. `tensors` and `data` correspond.
+// Writes to a temporary name beside `path`, fsyncs, renames: mappings of an older file at `path` stay valid. `tensors`
+// and `data` correspond. The data region begins at a multiple of 64, larger elements first.
+//
+// InvalidArgument "bad_tensors"  names (the reserved __metadata__, twice, not UTF-8), sizes that do not correspond
+// NotFound "directory_not_found"; PermissionDenied "file_not_writable"; ResourceExhausted "disk_full";
+// Unavailable "write_failed"
 Status WriteSafetensors(const std::string& path, const std::vector<TensorSpec>& tensors,
                         const std::vector<std::span<const std::byte>>& data,
                         const std::map<std::string, std::string>& metadata);

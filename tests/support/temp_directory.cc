@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "base/status.h"
 
@@ -12,6 +13,14 @@ TempDirectory::TempDirectory() : path_("/tmp/bascule_test_XXXXXX") { CHECK(mkdte
 TempDirectory::~TempDirectory() {
   std::error_code ignored;
   std::filesystem::remove_all(path_, ignored);
+}
+
+std::string TempDirectory::Write(const std::string& name, std::string_view bytes) const {
+  std::ofstream file(File(name), std::ios::binary);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  CHECK(file.good());
+  return File(name);
 }
 
 }  // namespace bascule

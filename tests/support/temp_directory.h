@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace bascule {
 
@@ -13,6 +14,8 @@ class TempDirectory {
   TempDirectory& operator=(const TempDirectory&) = delete;
   const std::string& path() const { return path_; }
   std::string File(const std::string& name) const { return path_ + "/" + name; }
+  // Writes a file and returns its path.
+  std::string Write(const std::string& name, std::string_view bytes) const;
 
  private:
   std::string path_;

@@ -1,0 +1,50 @@
+// Files as this folder needs them: opened without a chance to block, replaced as a whole or not at all.
+//
+// Thread-safety: thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace bascule {
+
+// Owns a file descriptor.
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor();
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+struct OpenFile {
+  FileDescriptor fd;
+  std::int64_t bytes = 0;
+};
+
+// Opens a regular file for reading; a FIFO or a device is refused, not waited for. Messages name the path.
+//
+// NotFound "file_not_found"; PermissionDenied "file_not_readable"
+Result<OpenFile> OpenRegularFile(const std::string& path);
+
+// The whole of a small text file. DataLoss "file_too_large"; else as OpenRegularFile
+Result<std::string> ReadTextFile(const std::string& path, std::int64_t bytes_max);
+
+// Writes `pieces` one behind the other to a new file beside `path`, flushes it to disk and renames it: readers see the
+// old file or the new one, and a mapping of the old one stays valid.
+//
+// NotFound "directory_not_found"; PermissionDenied "file_not_writable"; ResourceExhausted "disk_full";
+// Unavailable "write_failed"
+Status ReplaceFile(const std::string& path, const std::vector<std::span<const std::byte>>& pieces);
+
+}  // namespace bascule
