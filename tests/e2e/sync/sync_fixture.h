@@ -1,0 +1,112 @@
+// A publisher and a receiver that decodes nothing, each as it ships, in one process.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bridge/session/loopback/loopback_control.h"
+#include "bridge/transport/loopback/dialer.h"
+#include "bridge/transport/loopback/listener.h"
+#include "bridge/transport/shm/dialer.h"
+#include "bridge/transport/shm/listener.h"
+#include "engine_side/weight_receiver.h"
+#include "tests/support/faulty_transport.h"
+#include "tests/support/scripted_engine/digest_oracle.h"
+#include "tests/support/scripted_engine/sharded_trainer.h"
+#include "trainer_side/weight_publisher.h"
+
+namespace bascule {
+
+inline constexpr std::int64_t kRows = 200;  // several buckets on each route
+
+class SyncFixture : public testing::Test {
+ protected:
+  ~SyncFixture() override {
+    publisher_.reset();
+    serving_.reset();
+    receiver_.reset();
+    listener_.reset();
+    if (!directory_.empty()) std::filesystem::remove_all(directory_);
+  }
+
+  void UseLoopback() {
+    listener_.reset();
+    inner_listener_.reset();
+    listener_ = *LoopbackListener::Create(network_, "engine");
+    dialer_ = std::make_unique<LoopbackDialer>(network_);
+  }
+  void UseShm() {
+    std::string name = (std::filesystem::temp_directory_path() / "bascule-sync-XXXXXX").string();
+    CHECK(mkdtemp(name.data()) != nullptr);
+    directory_ = name;
+    listener_ = *ShmListener::Create(directory_ + "/engine");
+    dialer_ = std::make_unique<ShmDialer>();
+  }
+  void Damage(FaultPlan frames_sent, FaultPlan frames_received = {}) {
+    inner_dialer_ = std::move(dialer_);
+    dialer_ = std::make_unique<FaultyDialer>(*inner_dialer_, std::move(frames_sent));
+    inner_listener_ = std::move(listener_);
+    listener_ = std::make_unique<FaultyListener>(*inner_listener_, std::move(frames_received));
+  }
+
+  void StartEngine(int engine_ranks) {
+    receiver_options_.layout = ShardedTrainer::EngineLayout(engine_ranks, kRows);
+    receiver_options_.listeners = {listener_.get()};
+    receiver_ = *WeightReceiver::Create(receiver_options_, hooks_);
+    serving_ =
+        *control_.Listen("engine", [this](ControlChannel& channel) { static_cast<void>(receiver_->Serve(channel)); });
+  }
+  void StopEngine() {
+    receiver_.reset();
+    serving_.reset();
+  }
+  void StartTrainer(int trainer_ranks) {
+    trainer_ = std::make_unique<ShardedTrainer>(trainer_ranks, kRows);
+    options_.replicas = {"engine"};
+    options_.control = &control_;
+    options_.transports = {dialer_.get()};
+    publisher_ = *WeightPublisher::Create(options_, trainer_->Source());
+  }
+
+  PublishReport Publish(PublishRequest request = {}) {
+    auto report = (*publisher_->Publish(std::move(request)))
+                      ->WaitCommitted(Deadline::After(Clock::Real(), std::chrono::minutes(2)));
+    CHECK(report.ok());
+    return *report;
+  }
+  // The trainer's version is live, by every account there is.
+  void ExpectLive(const PublishReport& report) {
+    EXPECT_TRUE(report.AllCommitted()) << report.replicas[0].status.ToString();
+    EXPECT_EQ(report.version.digest, OracleVersionDigest(ShardedTrainer::WireTensors(kRows), trainer_->WireBytes()));
+    EXPECT_EQ(receiver_->status().live, report.version);
+    const std::vector<TensorSpec> tensors = ShardedTrainer::WireTensors(kRows);
+    const std::vector<std::vector<std::byte>> bytes = trainer_->WireBytes();
+    const auto live = receiver_->DigestLive();
+    ASSERT_TRUE(live.ok());
+    for (std::size_t t = 0; t < tensors.size(); ++t) EXPECT_EQ((*live)[t], OracleDigest(tensors[t], bytes[t]));
+  }
+
+  LoopbackControl control_;
+  LoopbackNetwork network_;
+  std::string directory_;
+  IdleHooks hooks_;
+  std::unique_ptr<TransportListener> inner_listener_;
+  std::unique_ptr<TransportListener> listener_;
+  std::unique_ptr<TransportDialer> inner_dialer_;
+  std::unique_ptr<TransportDialer> dialer_;
+  WeightReceiverOptions receiver_options_;
+  std::unique_ptr<WeightReceiver> receiver_;
+  std::unique_ptr<LoopbackControl::Listener> serving_;
+  WeightPublisherOptions options_{.run = "run", .bucket_bytes = 4096};
+  std::unique_ptr<ShardedTrainer> trainer_;
+  std::unique_ptr<WeightPublisher> publisher_;
+};
+
+}  // namespace bascule
