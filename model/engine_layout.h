@@ -33,15 +33,22 @@ struct EngineLayout {
   EngineTensors tensors;  // where the decoder finds what
 };
 
+// Rows of a fused tensor: q, then k, then v; gate, then up. Embedding and head are padded with zero rows to a multiple
+// of
+// 64. Names as in an artifact.
+//
 // InvalidArgument "bad_config"  sizes that overflow or do not divide (query heads by KV heads)
 Result<EngineLayout> MakeEngineLayout(const ModelConfig& config, DType dtype);
 
-// Stored names that differ from the canonical ones (a "model." prefix that is missing, wrappers such as "_orig_mod." or
-// "module."), and the names that may be left out: rotary_emb.inv_freq, and lm_head.weight of a tied model. Gives a sender
-// layout over the same local tensors whose logical names are canonical; `ignore` gets the names that are dropped by rule.
-// A tied head that is stored is checked by the caller (Checkpoint bytes equal to the embedding's) before it is dropped.
+// `stored` under canonical names: wrappers ("module." in front, "_orig_mod." and the like at any depth) are taken off,
+// and a "model." prefix that is missing is put in front. Names that are not known even then stay as they are: the
+// planner reports them. Rows and local tensors do not change.
+//
+// `ignore` gets the names that may be left out by rule (rotary_emb.inv_freq, and lm_head.weight of a tied model), as
+// patterns for PlanOptions::ignore. That a stored tied head equals the embedding is the caller's to check.
 //
 // InvalidArgument "name_collision"  two stored names map to one
+// InvalidArgument "bad_config"      as MakeEngineLayout
 Result<Layout> CanonicalSenderLayout(const ModelConfig& config, const Layout& stored, std::vector<std::string>* ignore);
 
 }  // namespace bascule

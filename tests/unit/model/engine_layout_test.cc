@@ -1,0 +1,188 @@
+#include "model/engine_layout.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "bridge/plan/planner.h"
+#include "checkpoint/checkpoint.h"
+#include "kernels/pack.h"
+#include "tests/support/run_python.h"
+#include "tests/support/temp_directory.h"
+
+namespace bascule {
+namespace {
+
+ModelConfig DenseConfig() {
+  ModelConfig config;
+  config.architecture = "LlamaForCausalLM";
+  config.layers = 2;
+  config.hidden = 64;
+  config.query_heads = 4;
+  config.kv_heads = 2;
+  config.head_size = 16;
+  config.ffn = 96;
+  config.vocabulary = 130;
+  return config;
+}
+
+const LocalTensor& LocalOf(const EngineLayout& engine, int tensor) {
+  return engine.layout.ranks[0].tensors.at(static_cast<std::size_t>(tensor));
+}
+
+TEST(EngineLayoutTest, TheDecoderFindsEveryTensorUnderItsNameAndShape) {
+  const Result<EngineLayout> engine = MakeEngineLayout(DenseConfig(), DType::kBf16);
+
+  ASSERT_TRUE(engine.ok()) << engine.status().ToString();
+  const EngineTensors& tensors = engine->tensors;
+  const EngineLayerTensors& layer = tensors.layers.at(1);
+  const struct {
+    int tensor;
+    const char* name;
+    Dims shape;
+  } expected[] = {
+      {tensors.embedding, "model.embed_tokens.weight", {192, 64}},
+      {layer.input_norm, "model.layers.1.input_layernorm.weight", {64}},
+      {layer.qkv, "model.layers.1.self_attn.qkv_proj.weight", {64 + 32 + 32, 64}},
+      {layer.out, "model.layers.1.self_attn.o_proj.weight", {64, 64}},
+      {layer.post_attention_norm, "model.layers.1.post_attention_layernorm.weight", {64}},
+      {layer.gate_up, "model.layers.1.mlp.gate_up_proj.weight", {2 * 96, 64}},
+      {layer.down, "model.layers.1.mlp.down_proj.weight", {64, 96}},
+      {tensors.final_norm, "model.norm.weight", {64}},
+      {tensors.head, "lm_head.weight", {192, 64}},
+  };
+  for (const auto& e : expected) {
+    EXPECT_EQ(LocalOf(*engine, e.tensor).name, e.name);
+    EXPECT_EQ(LocalOf(*engine, e.tensor).shape, e.shape) << e.name;
+  }
+  EXPECT_EQ(tensors.padded_vocabulary, 192);
+  EXPECT_EQ(layer.q_norm, -1);
+  EXPECT_EQ(layer.k_norm, -1);
+  EXPECT_EQ(engine->layout.ranks[0].tensors.size(), 1U + 2 * 6 + 2);
+}
+
+TEST(EngineLayoutTest, ATiedHeadIsTheEmbeddingAndQwenHasNormsPerHead) {
+  ModelConfig config = DenseConfig();
+  config.tied_head = true;
+  config.qk_norm = true;
+
+  const Result<EngineLayout> engine = MakeEngineLayout(config, DType::kF32);
+
+  ASSERT_TRUE(engine.ok()) << engine.status().ToString();
+  EXPECT_EQ(engine->tensors.head, engine->tensors.embedding);
+  EXPECT_EQ(LocalOf(*engine, engine->tensors.layers[0].q_norm).shape, (Dims{16}));
+  EXPECT_EQ(LocalOf(*engine, engine->tensors.layers[0].k_norm).dtype, DType::kF32);
+  for (const TensorSpec& tensor : engine->layout.tensors) EXPECT_NE(tensor.name, "lm_head.weight");
+}
+
+TEST(EngineLayoutTest, LogicalTensorsComeInTheOrderOfComputation) {
+  ModelConfig config = DenseConfig();
+  config.layers = 1;
+  config.qk_norm = true;
+
+  std::vector<std::string> names;
+  for (const TensorSpec& tensor : LogicalTensors(config, DType::kBf16)) names.push_back(tensor.name);
+
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "model.embed_tokens.weight", "model.layers.0.input_layernorm.weight",
+                       "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight",
+                       "model.layers.0.self_attn.v_proj.weight", "model.layers.0.self_attn.q_norm.weight",
+                       "model.layers.0.self_attn.k_norm.weight", "model.layers.0.self_attn.o_proj.weight",
+                       "model.layers.0.post_attention_layernorm.weight", "model.layers.0.mlp.gate_proj.weight",
+                       "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.down_proj.weight", "model.norm.weight",
+                       "lm_head.weight"}));
+}
+
+TEST(EngineLayoutTest, AVocabularyThatIsAMultipleAlreadyHasNoPadding) {
+  ModelConfig config = DenseConfig();
+  config.vocabulary = 128;
+
+  const Result<EngineLayout> engine = MakeEngineLayout(config, DType::kBf16);
+
+  ASSERT_TRUE(engine.ok());
+  EXPECT_EQ(engine->tensors.padded_vocabulary, 128);
+  for (const MapRow& row : engine->layout.ranks[0].rows) EXPECT_NE(row.logical, kFill);
+}
+
+TEST(EngineLayoutTest, SizesThatOverflowOrDoNotDivideAreRefusedByName) {
+  const auto refusal = [](auto change) {
+    ModelConfig config = DenseConfig();
+    change(config);
+    const Status status = MakeEngineLayout(config, DType::kBf16).status();
+    EXPECT_EQ(status.reason(), "bad_config") << status.ToString();
+    return status.message();
+  };
+
+  EXPECT_NE(refusal([](ModelConfig& c) { c.kv_heads = 3; }).find("query_heads"), std::string::npos);
+  EXPECT_NE(refusal([](ModelConfig& c) { c.layers = 0; }).find("layers"), std::string::npos);
+  EXPECT_NE(refusal([](ModelConfig& c) { c.layers = INT64_MAX; }).find("layers"), std::string::npos);
+  EXPECT_NE(refusal([](ModelConfig& c) { c.layers = 10001; }).find("layers"), std::string::npos);
+  EXPECT_NE(refusal([](ModelConfig& c) { c.hidden = -1; }).find("hidden"), std::string::npos);
+  EXPECT_NE(refusal([](ModelConfig& c) { c.head_size = std::int64_t{1} << 31; }).find("heads"), std::string::npos);
+  EXPECT_NE(refusal([](ModelConfig& c) { c.vocabulary = c.hidden = std::int64_t{1} << 31; }).find("2^63"),
+            std::string::npos);
+}
+
+// Carries out a plan of one sender and one engine rank with the host kernels; returns engine tensors by name.
+std::map<std::string, std::string> CarryOut(const Plan& plan, const Checkpoint& checkpoint, const Layout& sender,
+                                            const Layout& engine) {
+  const RankLayout& rank = engine.ranks[0];
+  std::vector<std::string> memory;
+  for (const LocalTensor& tensor : rank.tensors) memory.emplace_back(static_cast<std::size_t>(tensor.Bytes()), '\xee');
+  const auto at = [&](std::int32_t tensor) {
+    return reinterpret_cast<std::byte*>(memory[static_cast<std::size_t>(tensor)].data());
+  };
+  for (const MapRow& row : rank.rows) {
+    if (row.logical != kFill) continue;
+    const LocalTensor& tensor = rank.tensors[static_cast<std::size_t>(row.local)];
+    const std::vector<std::byte> zero(static_cast<std::size_t>(ItemBytes(tensor.dtype)));
+    FillBoxOnHost(ShapeOf(row.local_box), zero, at(row.local), PlaceIn(row.local_box, tensor.shape));
+  }
+  for (const Bucket& bucket : plan.buckets) {
+    for (const Slice& slice : bucket.slices) {
+      const LocalTensor& from = sender.ranks[0].tensors[static_cast<std::size_t>(slice.sender_tensor)];
+      const LocalTensor& to = rank.tensors[static_cast<std::size_t>(slice.engine_tensor)];
+      CopyBoxOnHost(ShapeOf(slice.engine_box), ItemBytes(to.dtype), checkpoint.Base(0, slice.sender_tensor),
+                    PlaceIn(slice.sender_box, from.shape), at(slice.engine_tensor),
+                    PlaceIn(slice.engine_box, to.shape));
+    }
+  }
+  std::map<std::string, std::string> tensors;
+  for (std::size_t t = 0; t < memory.size(); ++t) tensors[rank.tensors[t].name] = std::move(memory[t]);
+  return tensors;
+}
+
+class EngineOracleTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(EngineOracleTest, EngineMemoryEqualsAnIndependentConcatenation) {
+  const TempDirectory dir;
+  RunPython("fixtures.py", {GetParam(), dir.File("checkpoint")});
+  RunPython("engine_oracle.py", {dir.File("checkpoint"), dir.File("expected.safetensors")});
+  const auto checkpoint = Checkpoint::Open(dir.File("checkpoint"));
+  const auto expected = Checkpoint::Open(dir.File("expected.safetensors"));
+  ASSERT_TRUE(checkpoint.ok() && expected.ok());
+  const Result<ModelConfig> config = ParseModelConfig((*checkpoint)->config_json());
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  const Result<EngineLayout> engine = MakeEngineLayout(*config, DType::kBf16);
+  PlanOptions options{.bucket_bytes = 4096, .ignore = {}};
+  const Result<Layout> sender = CanonicalSenderLayout(*config, (*checkpoint)->layout(), &options.ignore);
+  ASSERT_TRUE(engine.ok() && sender.ok());
+
+  const Result<Plan> plan = MakePlan(*sender, engine->layout, options);
+
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  const std::map<std::string, std::string> tensors = CarryOut(*plan, **checkpoint, *sender, engine->layout);
+  ASSERT_EQ(tensors.size(), (*expected)->tensors().size());
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    const TensorSpec& spec = (*expected)->tensors()[t];
+    ASSERT_TRUE(tensors.contains(spec.name)) << spec.name;
+    const std::span<const std::byte> data = (*expected)->Data(static_cast<int>(t));
+    EXPECT_TRUE(std::ranges::equal(data, std::as_bytes(std::span(tensors.at(spec.name))))) << spec.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, EngineOracleTest, testing::Values("dense", "tied", "tied-head", "qk-norm"));
+
+}  // namespace
+}  // namespace bascule
