@@ -5,6 +5,9 @@
 // samples. Between two steps lies the safe point at which a flip happens; running requests are then recomputed: their KV
 // state is dropped, their tokens so far are prefilled under the new version, and they go on from the same token.
 //
+// A request is admitted, first come first served, when its worst case of KV pages is free, and keeps them until it ends:
+// nothing is preempted and nothing can deadlock.
+//
 // Numerics "exact": each output element's reduction order depends only on the reduction length, and random numbers on
 // (seed, absolute token position): a request's tokens and log-probabilities are the same, to the bit, alone or in any
 // batch, cold or recomputed.
@@ -44,6 +47,7 @@ struct GeneratedToken {
   std::uint64_t kv_epoch = 0;  // oldest version whose weights made any KV state it read
 };
 
+// kFailed: the weights gave logits that are not finite ("logits_not_finite"), or are gone ("nothing_live").
 enum class FinishReason { kLength, kStop, kCancelled, kFailed };
 std::string_view FinishName(FinishReason reason);  // "length" "stop" "cancelled" "failed"
 
@@ -61,7 +65,7 @@ struct DecodeOptions {
   DType dtype = DType::kBf16;           // of the weights: kBf16 or kF32
   int threads = 2;
   std::int64_t kv_pages = 0;            // 0: enough for max_running requests of max_positions, at most 1 GiB
-  std::int32_t page_tokens = 16;
+  std::int32_t page_tokens = 16;        // a multiple of 16
   std::int32_t max_running = 64;        // requests that decode at once
   std::int32_t max_waiting = 4096;      // beyond: refused
   std::int32_t max_step_tokens = 256;   // tokens of one step, prefill included
@@ -74,25 +78,30 @@ struct DecodeStatus {
   std::uint64_t steps = 0, tokens = 0;  // since start
 };
 
+// As EngineHooks: while requests run, `critical` runs on the scheduler thread between two steps, otherwise at once on the
+// caller's. SafePoint::stall is the time by which the gap between the two steps grew: from where the scheduler would have
+// begun the next step to where it goes on. Recomputation is not in it: those are steps, and KvReport counts their tokens.
+// RunAtSafePoint is not called from a sink, which runs on the scheduler thread.
 class DecodeEngine : public EngineHooks {
  public:
   // Leases come from `acquire_live` (WeightReceiver::AcquireLive); an empty lease means that nothing is live yet.
   //
   // InvalidArgument "bad_options"; ResourceExhausted "kv_memory"
   static Result<std::unique_ptr<DecodeEngine>> Create(DecodeOptions options);
-  // Starts the scheduler. Until then nothing decodes and every moment is a safe point.
+  // Once. Starts the scheduler. Until then nothing decodes and every moment is a safe point.
   virtual void Start(std::function<WeightLease()> acquire_live) = 0;
 
   // `sink` is kept until OnFinish has returned.
   //
-  // InvalidArgument   "bad_request"   empty prompt, token outside the vocabulary, more tokens than the model's positions
+  // InvalidArgument   "bad_request"   empty prompt, token outside the vocabulary, more tokens than the model's positions,
+  //                                   nothing to generate, a temperature that is negative or not finite
   // ResourceExhausted "queue_full" | "request_too_large" (more KV pages than there are)
-  // Unavailable       "nothing_live"
+  // Unavailable       "nothing_live" | "engine_stopping"
   virtual Result<std::uint64_t> Submit(GenerateRequest request, std::shared_ptr<GenerateSink> sink) = 0;
-  // The request ends with kCancelled soon. Unknown ids are ignored.
+  // The request ends with kCancelled before its next step. Unknown ids are ignored.
   virtual void Cancel(std::uint64_t request) = 0;
   virtual DecodeStatus status() const = 0;
-  // Finishes nothing: running requests end with kCancelled.
+  // Finishes nothing: all requests end with kCancelled. Not called from a sink.
   virtual void Stop() = 0;
 };
 

@@ -1,0 +1,59 @@
+#include "engine_side/decode/kv_cache.h"
+
+#include <limits>
+#include <utility>
+
+#include "base/checked_math.h"
+
+namespace bascule {
+
+std::optional<std::int64_t> KvShape::PageFloats() const {
+  const std::int64_t factors[] = {layers, kv_heads, page_tokens, head_size + PaddedHead(head_size)};
+  return CheckedProduct(factors);
+}
+
+Result<std::unique_ptr<KvCache>> KvCache::Create(const KvShape& shape, std::int64_t pages) {
+  const Status no_memory =
+      Status::ResourceExhausted("kv_memory", fmt::format("pages={} page_tokens={}", pages, shape.page_tokens));
+  const std::optional<std::int64_t> page_floats = shape.PageFloats();
+  if (!page_floats || pages < 1 || pages > std::numeric_limits<std::int32_t>::max()) return no_memory;
+  const std::optional<std::int64_t> floats = CheckedMul(*page_floats, pages);
+  if (!floats) return no_memory;
+  Result<FloatBuffer> pool = FloatBuffer::Allocate(*floats);
+  if (!pool.ok()) return no_memory;
+  return std::unique_ptr<KvCache>(new KvCache(shape, pages, std::move(pool).value()));
+}
+
+KvCache::KvCache(const KvShape& shape, std::int64_t pages, FloatBuffer pool)
+    : shape_(shape), pages_total_(pages), pool_(std::move(pool)) {
+  // Taken from the back: low pages first, so that memory is touched no further than it is used.
+  for (std::int64_t page = pages - 1; page >= 0; --page) free_.push_back(static_cast<std::int32_t>(page));
+}
+
+std::optional<std::vector<std::int32_t>> KvCache::Reserve(std::int64_t pages) {
+  if (pages > static_cast<std::int64_t>(free_.size())) return std::nullopt;
+  const auto first = free_.end() - pages;
+  std::vector<std::int32_t> reserved(first, free_.end());
+  free_.erase(first, free_.end());
+  return reserved;
+}
+
+void KvCache::Release(std::span<const std::int32_t> pages) {
+  free_.insert(free_.end(), pages.begin(), pages.end());
+  CHECK(pages_used() >= 0);
+}
+
+KvHeadView KvCache::Head(std::int64_t layer, std::int64_t kv_head, const std::int32_t* pages) {
+  const std::int64_t key_floats = shape_.page_tokens * shape_.head_size;
+  const std::int64_t head_floats = key_floats + shape_.page_tokens * PaddedHead(shape_.head_size);
+  const std::int64_t offset = (layer * shape_.kv_heads + kv_head) * head_floats;
+  return {.pool = pool_.data(),
+          .pages = pages,
+          .page_floats = shape_.layers * shape_.kv_heads * head_floats,
+          .page_tokens = shape_.page_tokens,
+          .key_offset = offset,
+          .value_offset = offset + key_floats,
+          .head_size = shape_.head_size};
+}
+
+}  // namespace bascule

@@ -1,0 +1,300 @@
+// Decoder and scheduler together, step by step and without threads of their own: right, and exact to the bit.
+#include "engine_side/decode/decoder.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <numeric>
+#include <random>
+
+#include "engine_side/decode/scheduler.h"
+#include "tests/unit/decode/reference_decoder.h"
+#include "tests/unit/decode/tiny_model.h"
+
+namespace bascule {
+namespace {
+
+class Collector final : public GenerateSink {
+ public:
+  void OnToken(const GeneratedToken& token) override { tokens.push_back(token); }
+  void OnFinish(FinishReason reason, const Status& why) override { finish = reason, status = why; }
+  std::vector<GeneratedToken> tokens;
+  std::optional<FinishReason> finish;
+  Status status;
+};
+
+struct Shape {
+  int threads = 1;
+  std::int64_t max_step_tokens = 256;
+  std::int64_t page_tokens = 16;
+  std::int64_t max_running = 64;
+};
+
+// A scheduler and a decoder that a test steps by hand.
+class Bench {
+ public:
+  Bench(const ModelConfig& config, const EngineTensors& tensors, WeightType type, const Shape& shape = {})
+      : cache_(*KvCache::Create({config.layers, config.kv_heads, config.head_size, shape.page_tokens}, 1024)),
+        decoder_(*Decoder::Create({.config = config,
+                                   .tensors = tensors,
+                                   .weight_type = type,
+                                   .threads = shape.threads,
+                                   .max_rows = shape.max_step_tokens,
+                                   .max_logits = std::min(shape.max_step_tokens, shape.max_running)},
+                                  *cache_)),
+        scheduler_({.vocabulary = config.vocabulary,
+                    .max_positions = config.max_positions,
+                    .max_running = shape.max_running,
+                    .max_waiting = 1000,
+                    .max_step_tokens = shape.max_step_tokens},
+                   *cache_) {}
+
+  std::shared_ptr<Collector> Submit(const GenerateRequest& request) {
+    auto sink = std::make_shared<Collector>();
+    EXPECT_TRUE(scheduler_.Submit(++last_id_, request, sink).ok());
+    return sink;
+  }
+  void Step(const StepWeights& weights) {
+    std::vector<Delivery> deliveries;
+    const Scheduler::Step step = scheduler_.BeginStep(weights.version(), deliveries);
+    decoder_->Forward(step.rows, weights);
+    scheduler_.FinishStep(decoder_->Sample(step.wishes), deliveries);
+    for (const Delivery& delivery : deliveries) {
+      if (delivery.token) {
+        delivery.sink->OnToken(*delivery.token);
+      } else {
+        delivery.sink->OnFinish(delivery.finish, delivery.why);
+      }
+    }
+  }
+  void RunToEnd(const StepWeights& weights) {
+    while (scheduler_.HasWork()) Step(weights);
+  }
+  Scheduler& scheduler() { return scheduler_; }
+  KvCache& cache() { return *cache_; }
+
+ private:
+  template <typename T>
+  using Owned = std::unique_ptr<T>;
+  Owned<KvCache> cache_;
+  Owned<Decoder> decoder_;
+  Scheduler scheduler_;
+  std::uint64_t last_id_ = 0;
+};
+
+std::vector<std::int32_t> RandomPrompt(const ModelConfig& config, std::size_t size, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(config.vocabulary) - 1);
+  std::vector<std::int32_t> prompt(size);
+  for (std::int32_t& t : prompt) t = token(random);
+  return prompt;
+}
+
+// Eight requests of different lengths; every other one samples.
+std::vector<GenerateRequest> EightRequests(const ModelConfig& config) {
+  std::vector<GenerateRequest> requests;
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    requests.push_back({.prompt = RandomPrompt(config, 1 + 7 * i, i),
+                        .max_new_tokens = static_cast<std::int32_t>(40 - 3 * i),
+                        .temperature = i % 2 == 0 ? 0.0f : 0.9f,
+                        .seed = i,
+                        .stop = {}});
+  }
+  return requests;
+}
+
+// Ids and the bits of the log-probabilities.
+using Answer = std::vector<std::pair<std::int32_t, std::uint32_t>>;
+Answer AnswerOf(const std::vector<GeneratedToken>& tokens) {
+  Answer answer;
+  for (const GeneratedToken& token : tokens) answer.emplace_back(token.id, std::bit_cast<std::uint32_t>(token.logprob));
+  return answer;
+}
+
+struct ModelCase {
+  const char* name;
+  ModelConfig config;
+  DType dtype;
+};
+
+class DecoderTest : public testing::TestWithParam<ModelCase> {
+ protected:
+  const ModelConfig config_ = GetParam().config;
+  const WeightType type_ = GetParam().dtype == DType::kBf16 ? WeightType::kBf16 : WeightType::kF32;
+  const LogicalWeights logical_ = RandomWeights(config_, 1);
+  const PlainWeights weights_{Fuse(config_, logical_, GetParam().dtype), 1};
+  const PlainWeights next_weights_{Fuse(config_, RandomWeights(config_, 2), GetParam().dtype), 2};
+
+  Bench NewBench(const Shape& shape = {}) const { return Bench(config_, weights_.tensors(), type_, shape); }
+  Answer Alone(const GenerateRequest& request, const StepWeights& weights) const {
+    Bench bench = NewBench();
+    const auto sink = bench.Submit(request);
+    bench.RunToEnd(weights);
+    return AnswerOf(sink->tokens);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Models, DecoderTest,
+                         testing::Values(ModelCase{"LlamaBf16", TinyLlama(), DType::kBf16},
+                                         ModelCase{"LlamaF32", TinyLlama(), DType::kF32},
+                                         ModelCase{"Qwen3Bf16", TinyQwen3(), DType::kBf16}),
+                         [](const auto& test) { return test.param.name; });
+
+TEST_P(DecoderTest, GreedyTokensAndLogprobsAreThoseOfTheDoublePrecisionReference) {
+  std::vector<std::int32_t> tokens = RandomPrompt(config_, 23, 5);
+  Bench bench = NewBench();
+  const auto sink = bench.Submit({.prompt = tokens, .max_new_tokens = 12, .temperature = 0, .seed = 0, .stop = {}});
+
+  bench.RunToEnd(weights_);
+
+  ASSERT_EQ(sink->tokens.size(), 12u);
+  for (const GeneratedToken& token : sink->tokens) {
+    const std::vector<double> logprobs = ReferenceLogprobs(config_, logical_, tokens);
+    const auto best = std::max_element(logprobs.begin(), logprobs.end());
+    const auto id = static_cast<std::size_t>(token.id);
+    EXPECT_NEAR(token.logprob, logprobs[id], 1e-4);
+    EXPECT_GE(logprobs[id], *best - 1e-4);  // where two are as close as that, either is greedy
+    tokens.push_back(token.id);
+  }
+}
+
+TEST_P(DecoderTest, ARequestGivesTheSameBitsAloneAndInABatchOfEight) {
+  const std::vector<GenerateRequest> requests = EightRequests(config_);
+  Bench bench = NewBench();
+  std::vector<std::shared_ptr<Collector>> sinks;
+  for (const GenerateRequest& request : requests) sinks.push_back(bench.Submit(request));
+
+  bench.RunToEnd(weights_);
+
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(sinks[i]->finish, FinishReason::kLength);
+    EXPECT_EQ(AnswerOf(sinks[i]->tokens), Alone(requests[i], weights_)) << "request " << i;
+  }
+}
+
+TEST_P(DecoderTest, ChunksThreadsPagesAndConcurrencyChangeNoBit) {
+  const std::vector<GenerateRequest> requests = EightRequests(config_);
+  const std::vector<Shape> shapes = {{.threads = 1, .max_step_tokens = 1},
+                                     {.threads = 2, .max_step_tokens = 7},
+                                     {.threads = 3, .max_step_tokens = 256, .page_tokens = 48},
+                                     {.threads = 2, .max_step_tokens = 33, .max_running = 3}};
+  for (const Shape& shape : shapes) {
+    Bench bench = NewBench(shape);
+    std::vector<std::shared_ptr<Collector>> sinks;
+    for (const GenerateRequest& request : requests) sinks.push_back(bench.Submit(request));
+
+    bench.RunToEnd(weights_);
+
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(AnswerOf(sinks[i]->tokens), Alone(requests[i], weights_))
+          << "request " << i << " max_step_tokens=" << shape.max_step_tokens;
+    }
+    EXPECT_EQ(bench.cache().pages_used(), 0);
+  }
+}
+
+TEST_P(DecoderTest, ARecomputeInMidGenerationChangesNoBit) {
+  const std::vector<GenerateRequest> requests = EightRequests(config_);
+  Bench bench = NewBench({.max_step_tokens = 40});
+  std::vector<std::shared_ptr<Collector>> sinks;
+  for (const GenerateRequest& request : requests) sinks.push_back(bench.Submit(request));
+  for (int step = 0; step < 13; ++step) bench.Step(weights_);
+
+  const KvReport report = bench.scheduler().Invalidate(weights_.version());
+  bench.RunToEnd(weights_);
+
+  EXPECT_EQ(report.recomputed, 8u);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(AnswerOf(sinks[i]->tokens), Alone(requests[i], weights_)) << "request " << i;
+  }
+}
+
+TEST_P(DecoderTest, TokensAfterAFlipAreThoseOfAColdEngineOnTheNewWeightsGivenTheSamePrefix) {
+  const std::vector<GenerateRequest> requests = EightRequests(config_);
+  Bench bench = NewBench({.max_step_tokens = 50});
+  std::vector<std::shared_ptr<Collector>> sinks;
+  for (const GenerateRequest& request : requests) sinks.push_back(bench.Submit(request));
+  for (int step = 0; step < 9; ++step) bench.Step(weights_);
+
+  bench.scheduler().Invalidate(next_weights_.version());
+  bench.RunToEnd(next_weights_);
+
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const std::vector<GeneratedToken>& tokens = sinks[i]->tokens;
+    const auto flip = std::find_if(tokens.begin(), tokens.end(), [](const auto& token) { return token.version == 2; });
+    ASSERT_NE(flip, tokens.end());
+    const std::vector<GeneratedToken> before(tokens.begin(), flip), after(flip, tokens.end());
+    for (const GeneratedToken& token : before) EXPECT_TRUE(token.version == 1 && token.kv_epoch == 1);
+    for (const GeneratedToken& token : after) EXPECT_TRUE(token.version == 2 && token.kv_epoch == 2);
+    GenerateRequest continued = requests[i];
+    for (const GeneratedToken& token : before) continued.prompt.push_back(token.id);
+    continued.max_new_tokens -= static_cast<std::int32_t>(before.size());
+    EXPECT_EQ(AnswerOf(after), Alone(continued, next_weights_)) << "request " << i;
+    Answer old = Alone(requests[i], weights_);
+    old.resize(before.size());
+    EXPECT_EQ(AnswerOf(before), old) << "request " << i;
+  }
+}
+
+TEST_P(DecoderTest, AFlipWithoutInvalidationStillReadsNoStaleState) {
+  const GenerateRequest request = {
+      .prompt = RandomPrompt(config_, 20, 6), .max_new_tokens = 20, .temperature = 0, .seed = 0, .stop = {}};
+  Bench bench = NewBench();
+  const auto sink = bench.Submit(request);
+  for (int step = 0; step < 5; ++step) bench.Step(weights_);
+
+  bench.RunToEnd(next_weights_);
+
+  GenerateRequest continued = request;
+  for (std::size_t i = 0; i < 5; ++i) continued.prompt.push_back(sink->tokens[i].id);
+  continued.max_new_tokens -= 5;
+  EXPECT_EQ(AnswerOf({sink->tokens.begin() + 5, sink->tokens.end()}), Alone(continued, next_weights_));
+}
+
+TEST_P(DecoderTest, TheSameSeedReproducesAndAnotherSeedDiffers) {
+  GenerateRequest request = {
+      .prompt = RandomPrompt(config_, 8, 7), .max_new_tokens = 40, .temperature = 1, .seed = 11, .stop = {}};
+  const Answer first = Alone(request, weights_);
+
+  EXPECT_EQ(Alone(request, weights_), first);
+  request.seed = 12;
+  EXPECT_NE(Alone(request, weights_), first);
+}
+
+TEST_P(DecoderTest, APaddedVocabularyRowIsNeverSampled) {
+  Bench bench = NewBench();
+  const auto sink = bench.Submit(
+      {.prompt = RandomPrompt(config_, 8, 8), .max_new_tokens = 300, .temperature = 50, .seed = 3, .stop = {}});
+
+  bench.RunToEnd(weights_);
+
+  std::int32_t largest = 0;
+  for (const GeneratedToken& token : sink->tokens) {
+    ASSERT_LT(token.id, config_.vocabulary);
+    largest = std::max(largest, token.id);
+  }
+  EXPECT_GT(largest, config_.vocabulary * 9 / 10);  // nearly uniform: high ids do come
+}
+
+TEST(DecoderFailureTest, LogitsThatAreNotFiniteEndTheRequestAsFailedAndNotItsNeighbours) {
+  const ModelConfig config = TinyLlama();
+  LogicalWeights logical = RandomWeights(config, 1);
+  logical.at("model.embed_tokens.weight")[5 * 64] = std::numeric_limits<float>::infinity();  // token 5 only
+  const PlainWeights weights(Fuse(config, logical, DType::kF32), 1);
+  Bench bench(config, weights.tensors(), WeightType::kF32);
+  const auto broken = bench.Submit({.prompt = {5}, .max_new_tokens = 4, .temperature = 0, .seed = 0, .stop = {}});
+  const auto whole = bench.Submit({.prompt = {6}, .max_new_tokens = 1, .temperature = 0, .seed = 0, .stop = {}});
+
+  bench.RunToEnd(weights);
+
+  EXPECT_EQ(broken->finish, FinishReason::kFailed);
+  EXPECT_EQ(broken->status.reason(), "logits_not_finite");
+  EXPECT_TRUE(broken->tokens.empty());
+  EXPECT_EQ(whole->finish, FinishReason::kLength);
+  EXPECT_EQ(bench.cache().pages_used(), 0);
+}
+
+}  // namespace
+}  // namespace bascule

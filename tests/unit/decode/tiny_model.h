@@ -1,0 +1,54 @@
+// Small random models: logical tensors as Hugging Face names them, and the same in the decoder's fused form.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bridge/layout/layout.h"
+#include "engine_side/decode/step_weights.h"
+#include "kernels/weight_view.h"
+#include "model/engine_layout.h"
+#include "model/model_config.h"
+
+namespace bascule {
+
+ModelConfig TinyLlama();  // two layers, grouped heads, a head of its own
+ModelConfig TinyQwen3();  // q and k norms, a tied head, a head size that is not hidden / heads
+
+using LogicalWeights = std::map<std::string, std::vector<float>>;
+
+// Values that bf16 holds exactly.
+LogicalWeights RandomWeights(const ModelConfig& config, std::uint32_t seed);
+
+// The decoder's local tensors, in the order of their indices.
+struct FusedModel {
+  EngineTensors tensors;
+  std::vector<std::vector<std::byte>> bytes;
+  Layout layout;  // one engine rank; tensors only, no rows
+};
+FusedModel Fuse(const ModelConfig& config, const LogicalWeights& weights, DType dtype);
+
+// A version in plain memory.
+class PlainWeights final : public StepWeights {
+ public:
+  PlainWeights(FusedModel model, std::uint64_t number) : model_(std::move(model)) {
+    version_.run = "test";
+    version_.number = number;
+  }
+  const WeightVersion& version() const override { return version_; }
+  std::span<const std::byte> Tensor(int tensor) const override {
+    return model_.bytes[static_cast<std::size_t>(tensor)];
+  }
+  const EngineTensors& tensors() const { return model_.tensors; }
+
+ private:
+  FusedModel model_;
+  WeightVersion version_;
+};
+
+}  // namespace bascule
