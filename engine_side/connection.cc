@@ -67,6 +67,7 @@ Result<HelloReply> Connection::Answer(const Hello& hello) {
                                       fmt::format("publisher={} engine={}", hello.wire_version, kWireVersion));
   }
   publisher_ = hello.publisher;
+  RETURN_IF_ERROR(CheckModel(hello.model));
   ASSIGN_OR_RETURN(plan_, parts_.plans.PlanFor(hello.sender_layout, hello.plan_options));
   HelloReply reply;
   reply.engine = parts_.engine;
@@ -136,13 +137,15 @@ void Connection::OnOffer(const Offer& offer) {
   Send(Abort{offer.session, std::move(status)});
 }
 
+Status Connection::CheckModel(const std::string& model) const {
+  const std::string& own = parts_.options.model;
+  if (model.empty() || own.empty() || model == own) return OkStatus();
+  return Status::FailedPrecondition("wrong_model", fmt::format("publisher has \"{}\", engine has \"{}\"", model, own));
+}
+
 Status Connection::CheckOffered(const Offer& offer) const {
   const ManifestOffer& manifest = offer.manifest;
-  const std::string& model = parts_.options.model;
-  if (!manifest.model.empty() && !model.empty() && manifest.model != model) {
-    return Status::FailedPrecondition("wrong_model",
-                                      fmt::format("publisher has \"{}\", engine has \"{}\"", manifest.model, model));
-  }
+  RETURN_IF_ERROR(CheckModel(manifest.model));
   RETURN_IF_ERROR(CheckOffer(manifest));
   RETURN_IF_ERROR(parts_.registry.CheckNumber(manifest));
   const Plan& plan = plan_->plan;

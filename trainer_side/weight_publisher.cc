@@ -109,6 +109,7 @@ Publisher::Publisher(WeightPublisherOptions options, TensorSource source)
                                .control = options_.control,
                                .transports = options_.transports,
                                .publisher = publisher,
+                               .model = options_.model,
                                .plan = {.bucket_bytes = options_.bucket_bytes, .ignore = options_.ignore},
                                .credits = options_.credits,
                                .connect_timeout = options_.connect_timeout,
@@ -190,7 +191,6 @@ Result<VersionOffer> Publisher::ChooseVersion(const PublishRequest& request) {
   VersionOffer offer{.run = options_.run,
                      .number = 0,
                      .new_run = options_.new_run,
-                     .model = options_.model,
                      .labels = request.labels,
                      .term = term_,
                      .take_over = request.take_over};

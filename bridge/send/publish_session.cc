@@ -72,7 +72,7 @@ Status PublishSession::OfferVersion() {
   ManifestOffer manifest{.run = offer_.run,
                          .number = offer_.number,
                          .new_run = offer_.new_run,
-                         .model = offer_.model,
+                         .model = connection_.options().model,
                          .tensors = {},
                          .sender_layout = plan.sender_layout,
                          .labels = offer_.labels};

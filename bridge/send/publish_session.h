@@ -30,7 +30,6 @@ struct VersionOffer {
   std::string run;
   std::uint64_t number = 0;
   bool new_run = false;
-  std::string model;
   std::map<std::string, std::string> labels;
   std::uint64_t term = 1;
   bool take_over = false;

@@ -41,8 +41,10 @@ Status ReplicaConnection::Connect(const Layout& sender, Deadline deadline, std::
 }
 
 Result<HelloReply> ReplicaConnection::ExchangeHello(const Layout& sender, Deadline deadline, std::stop_token stop) {
-  RETURN_IF_ERROR(
-      inbox_->Send(Hello{.publisher = options_.publisher, .sender_layout = sender, .plan_options = options_.plan}));
+  RETURN_IF_ERROR(inbox_->Send(Hello{.publisher = options_.publisher,
+                                     .model = options_.model,
+                                     .sender_layout = sender,
+                                     .plan_options = options_.plan}));
   ASSIGN_OR_RETURN(std::optional<SessionMessage> answer, inbox_->Next(deadline, std::move(stop)));
   auto* reply = std::get_if<HelloReply>(&*answer);
   if (reply == nullptr) return Unexpected(*answer);

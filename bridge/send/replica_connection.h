@@ -29,6 +29,7 @@ struct ConnectionOptions {
   ControlDialer* control = nullptr;          // borrowed
   std::vector<TransportDialer*> transports;  // borrowed; best first, the first that both sides can use is taken
   InstanceId publisher;
+  std::string model;  // see ManifestOffer::model
   PlanOptions plan;
   std::int32_t credits = 4;  // per route; the engine may grant fewer
   Duration connect_timeout = std::chrono::seconds(5);

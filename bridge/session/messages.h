@@ -29,6 +29,7 @@ inline constexpr std::uint32_t kWireVersion = 1;
 struct Hello {
   std::uint32_t wire_version = kWireVersion;
   InstanceId publisher;
+  std::string model;  // see ManifestOffer::model: two models are told apart before any tensor is missed
   Layout sender_layout;
   PlanOptions plan_options;
 };

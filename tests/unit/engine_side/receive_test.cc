@@ -148,9 +148,23 @@ TEST_F(ReceiverTest, WhoFollowsTheChangesMissesNoneHoweverShortItWas) {
     states.push_back(status.session ? std::optional(status.session->state) : std::nullopt);
     EXPECT_EQ(status.live->number, status.session ? 1u : 2u);
   }
-  EXPECT_EQ(states, (std::vector<std::optional<SessionState>>{SessionState::kOffered, SessionState::kReceiving,
-                                                              SessionState::kSealed, SessionState::kReady, {}}));
+  EXPECT_EQ(states,
+            (std::vector<std::optional<SessionState>>{
+                SessionState::kOffered, SessionState::kReceiving, SessionState::kSealed, SessionState::kReady, {}}));
   EXPECT_EQ(*receiver_->WaitForChange(0, Soon()), changes.mark);
+}
+
+TEST_F(ReceiverTest, AnotherModelIsRefusedAtHelloWithBothSpelledOutAndBeforeATensorIsMissed) {
+  auto publisher = Connect();
+  Hello hello;
+  hello.model = "OtherModel layers=2";
+  hello.sender_layout = PlainLayout({{"other", DType::kF32, {4}}});
+
+  publisher->Send(hello);
+
+  const Status why = publisher->Expect<Abort>().why;
+  EXPECT_EQ(why.reason(), "wrong_model");
+  EXPECT_EQ(why.message(), R"(publisher has "OtherModel layers=2", engine has "TestModel layers=1")");
 }
 
 TEST_F(ReceiverTest, TheReplyToHelloSaysWhatIsLiveAndWhatWasCommitted) {

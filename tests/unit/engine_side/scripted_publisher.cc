@@ -81,7 +81,7 @@ ScriptedPublisher::ScriptedPublisher(std::unique_ptr<ControlChannel> channel, Tr
 
 void ScriptedPublisher::Greet() {
   const PlanOptions options{.bucket_bytes = 4096, .ignore = {}};
-  Send(Hello{.publisher = id_, .sender_layout = layout_, .plan_options = options});
+  Send(Hello{.publisher = id_, .model = {}, .sender_layout = layout_, .plan_options = options});
   reply_ = Expect<HelloReply>();
   const Result<Plan> plan = MakePlan(layout_, reply_.engine_layout, options);
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();
