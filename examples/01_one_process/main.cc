@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "bridge/session/loopback/loopback_control.h"
-#include "bridge/transport/loopback/loopback_dialer.h"
-#include "bridge/transport/loopback/loopback_listener.h"
+#include "bridge/transport/loopback/dialer.h"
+#include "bridge/transport/loopback/listener.h"
 #include "engine_side/weight_receiver.h"
 #include "trainer_side/weight_publisher.h"
 
