@@ -119,8 +119,7 @@ TileConfig ConfigFor(std::size_t first_rows, std::size_t second_rows) {
   return config;
 }
 
-// The sum over s of columns[s] << 8s. The loop is laid out flat, as its four steps a byte would otherwise cost a sixth
-// of the product's time.
+// The sum over s of columns[s] << 8s. Unrolled: as a loop it takes a sixth of the whole digest's time.
 inline std::uint64_t WeightedSum(const std::uint32_t* columns) {
   std::uint64_t sum = 0;
 #pragma GCC unroll 8
