@@ -1,3 +1,4 @@
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 
 #include <mutex>
@@ -14,6 +15,10 @@ void RouteGrpcLog() {
       LogDebug("grpc", "severity={} at={}:{} text={}", gpr_log_severity_string(line->severity), line->file, line->line,
                line->message);
     });
+    google::protobuf::SetLogHandler(
+        [](google::protobuf::LogLevel level, const char* file, int line, const std::string& text) {
+          LogDebug("protobuf", "severity={} at={}:{} text={}", static_cast<int>(level), file, line, text);
+        });
   });
 }
 

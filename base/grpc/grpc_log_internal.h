@@ -1,4 +1,4 @@
-// gRPC's own log lines become debug lines of ours: what goes wrong there reaches the caller as a Status already.
+// The log lines of gRPC and protobuf become debug lines of ours: what goes wrong there reaches the caller as a Status already.
 #pragma once
 
 namespace bascule {

@@ -1,0 +1,92 @@
+#include "bridge/session/grpc/grpc_control.h"
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/server_context.h>
+
+#include "bascule/v1/weight_sync.grpc.pb.h"
+#include "base/grpc/grpc_channel.h"
+#include "base/grpc/grpc_status.h"
+#include "bridge/session/grpc/stream_channel_internal.h"
+
+namespace bascule {
+namespace {
+
+class ServerFrameStream final : public FrameStream {
+ public:
+  using Stream = grpc::ServerReaderWriter<v1::SessionFrame, v1::SessionFrame>;
+  ServerFrameStream(grpc::ServerContext& context, Stream& stream) : context_(context), stream_(stream) {}
+
+  bool Read(v1::SessionFrame* frame) override { return stream_.Read(frame); }
+  bool Write(const v1::SessionFrame& frame) override { return stream_.Write(frame); }
+  void WritesDone() override {}  // the handler's return says so
+  Status Finish() override { return OkStatus(); }
+  void Cancel() override { context_.TryCancel(); }
+  std::string peer() const override { return context_.peer(); }
+
+ private:
+  grpc::ServerContext& context_;
+  Stream& stream_;
+};
+
+class ClientFrameStream final : public FrameStream {
+ public:
+  ClientFrameStream(std::shared_ptr<grpc::Channel> channel, std::string address)
+      : address_(std::move(address)), stub_(v1::WeightSync::NewStub(channel)), stream_(stub_->Connect(&context_)) {}
+
+  ~ClientFrameStream() override {
+    if (finished_) return;
+    context_.TryCancel();
+    static_cast<void>(stream_->Finish());
+  }
+
+  bool Read(v1::SessionFrame* frame) override { return stream_->Read(frame); }
+  bool Write(const v1::SessionFrame& frame) override { return stream_->Write(frame); }
+  void WritesDone() override { stream_->WritesDone(); }
+  // After bytes that are no frame this waits until Cancel: no later than the destruction of the channel.
+  Status Finish() override {
+    finished_ = true;
+    return FromGrpc(stream_->Finish());
+  }
+  void Cancel() override { context_.TryCancel(); }
+  std::string peer() const override { return address_; }
+
+ private:
+  const std::string address_;
+  grpc::ClientContext context_;
+  const std::unique_ptr<v1::WeightSync::Stub> stub_;
+  const std::unique_ptr<grpc::ClientReaderWriter<v1::SessionFrame, v1::SessionFrame>> stream_;
+  bool finished_ = false;  // of the reading thread
+};
+
+}  // namespace
+
+class GrpcControlService::Impl final : public v1::WeightSync::Service {
+ public:
+  Impl(ControlHandler handler, Clock& clock) : handler_(std::move(handler)), clock_(clock) {}
+
+  grpc::Status Connect(grpc::ServerContext* context, ServerFrameStream::Stream* stream) override {
+    StreamChannel channel(std::make_unique<ServerFrameStream>(*context, *stream), clock_);
+    handler_(channel);
+    return grpc::Status::OK;
+  }
+
+ private:
+  const ControlHandler handler_;
+  Clock& clock_;
+};
+
+GrpcControlService::GrpcControlService(ControlHandler handler, Clock& clock)
+    : impl_(std::make_unique<Impl>(std::move(handler), clock)) {}
+
+GrpcControlService::~GrpcControlService() = default;
+
+grpc::Service* GrpcControlService::service() { return impl_.get(); }
+
+Result<std::unique_ptr<ControlChannel>> GrpcControlDialer::Dial(const std::string& address, Deadline deadline) {
+  ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, ConnectGrpcChannel(address, deadline, clock_));
+  return std::unique_ptr<ControlChannel>(
+      std::make_unique<StreamChannel>(std::make_unique<ClientFrameStream>(std::move(channel), address), clock_));
+}
+
+}  // namespace bascule

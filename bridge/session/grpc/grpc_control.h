@@ -1,0 +1,41 @@
+// Control between hosts: the WeightSync service and its client. gRPC stays out of this header.
+//
+// Thread-safety: thread-safe.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "bridge/session/control.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace bascule {
+
+// Hosted by a GrpcServer, which it outlives; each connection runs `handler` on a thread of the server.
+class GrpcControlService {
+ public:
+  explicit GrpcControlService(ControlHandler handler, Clock& clock = Clock::Real());
+  ~GrpcControlService();
+  grpc::Service* service();
+
+ private:
+  class Impl;
+  const std::unique_ptr<Impl> impl_;
+};
+
+// Addresses are NetAddress's forms. A peer that offers no WeightSync fails the first Receive with "wrong_service".
+class GrpcControlDialer final : public ControlDialer {
+ public:
+  explicit GrpcControlDialer(Clock& clock = Clock::Real()) : clock_(clock) {}
+  Result<std::unique_ptr<ControlChannel>> Dial(const std::string& address, Deadline deadline) override;
+
+ private:
+  Clock& clock_;
+};
+
+}  // namespace bascule
