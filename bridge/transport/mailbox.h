@@ -4,6 +4,8 @@
 // Thread-safety: thread-safe.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <utility>
 
@@ -16,12 +18,13 @@ namespace bascule {
 template <typename T>
 class Mailbox {
  public:
-  explicit Mailbox(Clock& clock) : clock_(clock) {}
+  // Holds at most `capacity` items: credits bound what may be under way.
+  Mailbox(std::int32_t capacity, Clock& clock) : capacity_(static_cast<std::size_t>(capacity)), clock_(clock) {}
 
-  // False once closed: nobody reads or writes any more.
+  // False when it is full, or closed: nobody reads or writes any more.
   [[nodiscard]] bool Push(T item) EXCLUDES(mu_) {
     MutexLock lock(mu_);
-    if (!closed_.ok()) return false;
+    if (!closed_.ok() || items_.size() >= capacity_) return false;
     items_.push_back(std::move(item));
     changed_.NotifyAll();
     return true;
@@ -57,6 +60,7 @@ class Mailbox {
   }
 
  private:
+  const std::size_t capacity_;
   Clock& clock_;
   Mutex mu_;
   CondVar changed_;

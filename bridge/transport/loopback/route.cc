@@ -23,7 +23,7 @@ struct SentAck {
 // What the ends share; whichever goes last frees it.
 struct Channel {
   Channel(const RouteHello& route_hello, FrameArena frame_arena, Clock& clock)
-      : hello(route_hello), arena(std::move(frame_arena)), frames(clock), acks(clock) {}
+      : hello(route_hello), arena(std::move(frame_arena)), frames(hello.credits, clock), acks(hello.credits, clock) {}
 
   const RouteHello hello;
   const FrameArena arena;
