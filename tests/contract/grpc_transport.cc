@@ -26,6 +26,7 @@ class GrpcWorld final : public TransportWorld {
 
 INSTANTIATE_TEST_SUITE_P(Grpc, TransportContractTest,
                          testing::Values(TransportCase{"grpc", TransportKind::kGrpc, /*wants_checksum=*/true,
+                                                       /*pool_threads=*/8,
                                                        [] { return std::make_unique<GrpcWorld>(); }}));
 
 }  // namespace

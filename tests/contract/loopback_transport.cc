@@ -20,6 +20,7 @@ class LoopbackWorld final : public TransportWorld {
 
 INSTANTIATE_TEST_SUITE_P(Loopback, TransportContractTest,
                          testing::Values(TransportCase{"loopback", TransportKind::kLoopback, /*wants_checksum=*/false,
+                                                       /*pool_threads=*/0,
                                                        [] { return std::make_unique<LoopbackWorld>(); }}));
 
 }  // namespace

@@ -21,6 +21,7 @@ class ShmWorld final : public TransportWorld {
 
 INSTANTIATE_TEST_SUITE_P(Shm, TransportContractTest,
                          testing::Values(TransportCase{"shm", TransportKind::kShm, /*wants_checksum=*/false,
+                                                       /*pool_threads=*/0,
                                                        [] { return std::make_unique<ShmWorld>(); }}));
 
 }  // namespace

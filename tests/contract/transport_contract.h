@@ -25,6 +25,7 @@ struct TransportCase {
   std::string name;
   TransportKind kind;
   bool wants_checksum;
+  std::size_t pool_threads;  // by how much a library's own pool may grow, whatever the number of routes
   std::function<std::unique_ptr<TransportWorld>()> make_world;
 };
 inline void PrintTo(const TransportCase& transport, std::ostream* out) { *out << transport.name; }

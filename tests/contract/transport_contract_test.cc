@@ -503,11 +503,11 @@ TEST_P(TransportContractTest, ClosedRoutesLeaveNoDescriptorThreadOrMapping) {
   const std::size_t descriptors = OpenDescriptors();
   const std::size_t threads = RunningThreads();
 
-  for (std::uint64_t connection = 5; connection <= 24; ++connection) use_routes(connection);
+  for (std::uint64_t connection = 5; connection <= 36; ++connection) use_routes(connection);
 
   EXPECT_TRUE(Eventually([&] { return OpenDescriptors() <= descriptors; }, Soon()))
       << OpenDescriptors() << " descriptors, before " << descriptors;
-  EXPECT_TRUE(Eventually([&] { return RunningThreads() <= threads; }, Soon()))
+  EXPECT_TRUE(Eventually([&] { return RunningThreads() <= threads + GetParam().pool_threads; }, Soon()))
       << RunningThreads() << " threads, before " << threads;
   EXPECT_TRUE(Eventually([] { return MappingsOf("memfd:bascule") == 0; }, Soon()));
 }
