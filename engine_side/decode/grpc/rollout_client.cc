@@ -68,6 +68,65 @@ Status Append(const Rollout& piece, Rollout& whole) {
                                                      whole.logprobs.size(), next));
 }
 
+// Rollouts that grow piece by piece.
+class GrowingRollouts {
+ public:
+  using OnPiece = std::function<void(std::size_t, const Rollout&)>;
+
+  GrowingRollouts(std::size_t count, const OnPiece& on_piece)
+      : on_piece_(on_piece), rollouts_(count), finished_(count, false), unfinished_(count) {}
+
+  // DataLoss "bad_message"
+  Status Add(std::size_t request, const v1::GenerateResponse& message) {
+    if (request >= rollouts_.size() || finished_[request]) {
+      return Status::DataLoss("bad_message", fmt::format("a piece of request {} of {}", request, rollouts_.size()));
+    }
+    const Rollout piece = PieceOf(message);
+    RETURN_IF_ERROR(Append(piece, rollouts_[request]));
+    if (message.finish() != v1::FINISH_UNSPECIFIED) {
+      finished_[request] = true;
+      --unfinished_;
+    }
+    if (on_piece_ && !piece.tokens.empty()) on_piece_(request, piece);
+    return OkStatus();
+  }
+  // DataLoss "bad_message"
+  Result<std::vector<Rollout>> Take() && {
+    if (unfinished_ == 0) return std::move(rollouts_);
+    return Status::DataLoss("bad_message", fmt::format("the stream ended before {} of its rollouts did", unfinished_));
+  }
+
+ private:
+  const OnPiece& on_piece_;
+  std::vector<Rollout> rollouts_;
+  std::vector<bool> finished_;
+  std::size_t unfinished_;
+};
+
+Status AddMessage(const v1::GenerateResponse& message, GrowingRollouts& rollouts) { return rollouts.Add(0, message); }
+
+Status AddMessage(const v1::GenerateBatchResponse& message, GrowingRollouts& rollouts) {
+  for (const v1::BatchPiece& piece : message.pieces()) {
+    if (piece.request() < 0) return Status::DataLoss("bad_message", fmt::format("request={}", piece.request()));
+    RETURN_IF_ERROR(rollouts.Add(static_cast<std::size_t>(piece.request()), piece.piece()));
+  }
+  return OkStatus();
+}
+
+// Reads the stream to its end.
+template <typename Message>
+Result<std::vector<Rollout>> ReadAll(grpc::ClientContext& context, grpc::ClientReader<Message>& stream,
+                                     GrowingRollouts rollouts) {
+  Status added;
+  Message message;
+  while (added.ok() && stream.Read(&message)) added = AddMessage(message, rollouts);
+  if (!added.ok()) context.TryCancel();
+  const Status ended = FromGrpc(stream.Finish());
+  RETURN_IF_ERROR(added);
+  RETURN_IF_ERROR(ended);
+  return std::move(rollouts).Take();
+}
+
 }  // namespace
 
 struct RolloutClient::Connection {
@@ -90,22 +149,22 @@ Result<Rollout> RolloutClient::Generate(const GenerateRequest& request, Deadline
   context.set_deadline(GrpcDeadline(deadline, Clock::Real()));
   const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
   const auto stream = connection_->stub->Generate(&context, MessageOf(request));
-  Rollout whole;
-  Status added;
-  bool finished = false;
-  v1::GenerateResponse message;
-  while (added.ok() && stream->Read(&message)) {
-    const Rollout piece = PieceOf(message);
-    added = Append(piece, whole);
-    finished = message.finish() != v1::FINISH_UNSPECIFIED;
-    if (added.ok() && on_piece && !piece.tokens.empty()) on_piece(piece);
-  }
-  if (!added.ok()) context.TryCancel();
-  const Status ended = FromGrpc(stream->Finish());
-  RETURN_IF_ERROR(added);
-  RETURN_IF_ERROR(ended);
-  if (!finished) return Status::DataLoss("bad_message", "the stream ended before the rollout did");
-  return whole;
+  GrowingRollouts::OnPiece on_only_piece;
+  if (on_piece) on_only_piece = [&on_piece](std::size_t, const Rollout& piece) { on_piece(piece); };
+  ASSIGN_OR_RETURN(std::vector<Rollout> rollouts, ReadAll(context, *stream, GrowingRollouts(1, on_only_piece)));
+  return std::move(rollouts.front());
+}
+
+Result<std::vector<Rollout>> RolloutClient::GenerateBatch(
+    std::span<const GenerateRequest> requests, Deadline deadline, std::stop_token stop,
+    const std::function<void(std::size_t, const Rollout&)>& on_piece) {
+  v1::GenerateBatchRequest message;
+  for (const GenerateRequest& request : requests) *message.add_requests() = MessageOf(request);
+  grpc::ClientContext context;
+  context.set_deadline(GrpcDeadline(deadline, Clock::Real()));
+  const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
+  const auto stream = connection_->stub->GenerateBatch(&context, message);
+  return ReadAll(context, *stream, GrowingRollouts(requests.size(), on_piece));
 }
 
 }  // namespace bascule

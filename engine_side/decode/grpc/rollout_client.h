@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -46,6 +47,12 @@ class RolloutClient {
   // and what DecodeEngine::Submit says
   Result<Rollout> Generate(const GenerateRequest& request, Deadline deadline, std::stop_token stop = {},
                            const std::function<void(const Rollout& piece)>& on_piece = {});
+
+  // As Generate for every request, over one stream; the rollouts come in the order of `requests`. `on_piece` is told
+  // which request a piece belongs to. One that is refused or fails ends them all, with its error.
+  Result<std::vector<Rollout>> GenerateBatch(
+      std::span<const GenerateRequest> requests, Deadline deadline, std::stop_token stop = {},
+      const std::function<void(std::size_t request, const Rollout& piece)>& on_piece = {});
 
  private:
   struct Connection;

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -18,39 +19,56 @@ namespace {
 // How long a stream waits for tokens before it looks whether its client is still there.
 constexpr Duration kCancelPoll = std::chrono::milliseconds(50);
 
-// Between the scheduler, which only appends, and the stream's thread, which takes all there is.
-class TokenQueue final : public GenerateSink {
- public:
-  struct Piece {
-    std::vector<GeneratedToken> tokens;
-    std::optional<FinishReason> finish;
-    Status why;
-  };
+// What one request has made since it was last looked at.
+struct Piece {
+  std::vector<GeneratedToken> tokens;
+  std::optional<FinishReason> finish;
+  Status why;
+};
 
-  void OnToken(const GeneratedToken& token) override EXCLUDES(mu_) {
+// Between the scheduler, which only appends, and the stream's thread, which takes all there is.
+class PieceQueue {
+ public:
+  using Pieces = std::map<std::size_t, Piece>;  // by request
+
+  template <typename Change>
+  void Append(std::size_t request, Change change) EXCLUDES(mu_) {
     MutexLock lock(mu_);
-    piece_.tokens.push_back(token);
+    change(pieces_[request]);
     changed_.NotifyOne();
   }
-  void OnFinish(FinishReason reason, const Status& why) override EXCLUDES(mu_) {
+  // Nothing new by `deadline`: none.
+  Pieces Take(Deadline deadline) EXCLUDES(mu_) {
     MutexLock lock(mu_);
-    piece_.finish = reason;
-    piece_.why = why;
-    changed_.NotifyOne();
-  }
-  // Nothing new by `deadline`: an empty piece.
-  Piece Take(Deadline deadline) EXCLUDES(mu_) {
-    MutexLock lock(mu_);
-    while (piece_.tokens.empty() && !piece_.finish) {
+    while (pieces_.empty()) {
       if (!Clock::Real().WaitUntil(changed_, mu_, deadline.point())) break;
     }
-    return std::exchange(piece_, {});
+    return std::exchange(pieces_, {});
   }
 
  private:
   Mutex mu_;
   CondVar changed_;
-  Piece piece_ GUARDED_BY(mu_);
+  Pieces pieces_ GUARDED_BY(mu_);
+};
+
+class QueueSink final : public GenerateSink {
+ public:
+  QueueSink(std::shared_ptr<PieceQueue> queue, std::size_t request) : queue_(std::move(queue)), request_(request) {}
+
+  void OnToken(const GeneratedToken& token) override {
+    queue_->Append(request_, [&](Piece& piece) { piece.tokens.push_back(token); });
+  }
+  void OnFinish(FinishReason reason, const Status& why) override {
+    queue_->Append(request_, [&](Piece& piece) {
+      piece.finish = reason;
+      piece.why = why;
+    });
+  }
+
+ private:
+  const std::shared_ptr<PieceQueue> queue_;  // Shared: a cancelled request may outlive its call by a step.
+  const std::size_t request_;
 };
 
 v1::Finish FinishOf(FinishReason reason) {
@@ -90,6 +108,57 @@ GenerateRequest RequestOf(const v1::GenerateRequest& in) {
   return request;
 }
 
+// The requests of one call. Those that have not finished when it ends are cancelled.
+class RequestsOfCall {
+ public:
+  explicit RequestsOfCall(DecodeEngine& engine) : engine_(engine) {}
+  ~RequestsOfCall() {
+    for (const Request& request : requests_) {
+      if (!request.finished) engine_.Cancel(request.id);
+    }
+  }
+  RequestsOfCall(const RequestsOfCall&) = delete;
+  RequestsOfCall& operator=(const RequestsOfCall&) = delete;
+
+  // As DecodeEngine::Submit.
+  Status Submit(GenerateRequest request) {
+    ASSIGN_OR_RETURN(const std::uint64_t id,
+                     engine_.Submit(std::move(request), std::make_shared<QueueSink>(queue_, requests_.size())));
+    requests_.push_back({.id = id});
+    ++unfinished_;
+    return OkStatus();
+  }
+  bool AllFinished() const { return unfinished_ == 0; }
+  // What they have made since the last call, waiting for it until `deadline`; the error of one that failed.
+  Result<v1::GenerateBatchResponse> Take(Deadline deadline) {
+    v1::GenerateBatchResponse response;
+    for (const auto& [index, piece] : queue_->Take(deadline)) {
+      if (piece.finish == FinishReason::kFailed) return piece.why.WithContext(fmt::format("request {}", index));
+      v1::BatchPiece& out = *response.add_pieces();
+      out.set_request(static_cast<std::int32_t>(index));
+      Request& request = requests_[index];
+      for (const GeneratedToken& token : piece.tokens) AddToken(token, request.token_count++, *out.mutable_piece());
+      if (!piece.finish) continue;
+      out.mutable_piece()->set_finish(FinishOf(*piece.finish));
+      request.finished = true;
+      --unfinished_;
+    }
+    return response;
+  }
+
+ private:
+  struct Request {
+    std::uint64_t id = 0;
+    std::int32_t token_count = 0;
+    bool finished = false;
+  };
+
+  DecodeEngine& engine_;
+  const std::shared_ptr<PieceQueue> queue_ = std::make_shared<PieceQueue>();
+  std::vector<Request> requests_;
+  std::size_t unfinished_ = 0;
+};
+
 // A place among the streams that run at once; given back at the end of its scope.
 class StreamPlace {
  public:
@@ -114,30 +183,45 @@ class RolloutService::Service final : public v1::Rollout::Service {
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override {
     const StreamPlace place(running_, options_.max_streams);
-    if (!place.granted()) {
-      return ToGrpc(Status::ResourceExhausted("too_many_streams", fmt::format("max_streams={}", options_.max_streams)));
+    if (!place.granted()) return ToGrpc(TooManyStreams());
+    RequestsOfCall requests(engine_);
+    if (const Status submitted = requests.Submit(RequestOf(*request)); !submitted.ok()) return ToGrpc(submitted);
+    return WriteAll(*context, requests, [writer](const v1::GenerateBatchResponse& response) {
+      return writer->Write(response.pieces(0).piece());
+    });
+  }
+
+  grpc::Status GenerateBatch(grpc::ServerContext* context, const v1::GenerateBatchRequest* batch,
+                             grpc::ServerWriter<v1::GenerateBatchResponse>* writer) override {
+    const StreamPlace place(running_, options_.max_streams);
+    if (!place.granted()) return ToGrpc(TooManyStreams());
+    if (batch->requests_size() < 1 || batch->requests_size() > options_.max_batch) {
+      return ToGrpc(Status::InvalidArgument(
+          "bad_request", fmt::format("requests={} want 1 to {}", batch->requests_size(), options_.max_batch)));
     }
-    const auto queue = std::make_shared<TokenQueue>();
-    const auto id = engine_.Submit(RequestOf(*request), queue);
-    if (!id.ok()) return ToGrpc(id.status());
-    return WriteAll(*context, *id, *queue, *writer);
+    RequestsOfCall requests(engine_);
+    for (int i = 0; i < batch->requests_size(); ++i) {
+      const Status submitted = requests.Submit(RequestOf(batch->requests(i)));
+      if (!submitted.ok()) return ToGrpc(submitted.WithContext(fmt::format("request {}", i)));
+    }
+    return WriteAll(*context, requests,
+                    [writer](const v1::GenerateBatchResponse& response) { return writer->Write(response); });
   }
 
  private:
-  // Until the request has finished: also after its client went away, which cancels it first.
-  grpc::Status WriteAll(const grpc::ServerContext& context, std::uint64_t id, TokenQueue& queue,
-                        grpc::ServerWriter<v1::GenerateResponse>& writer) {
-    std::int32_t position = 0;
-    while (true) {
-      const TokenQueue::Piece piece = queue.Take(Deadline::After(Clock::Real(), kCancelPoll));
-      v1::GenerateResponse response;
-      for (const GeneratedToken& token : piece.tokens) AddToken(token, position++, response);
-      if (piece.finish == FinishReason::kFailed) return ToGrpc(piece.why);
-      if (piece.finish) response.set_finish(FinishOf(*piece.finish));
-      const bool something = response.tokens_size() > 0 || piece.finish;
-      if (context.IsCancelled() || (something && !writer.Write(response))) engine_.Cancel(id);
-      if (piece.finish) return grpc::Status::OK;
+  Status TooManyStreams() const {
+    return Status::ResourceExhausted("too_many_streams", fmt::format("max_streams={}", options_.max_streams));
+  }
+
+  // Until all have finished or their client has gone away.
+  template <typename Write>
+  static grpc::Status WriteAll(const grpc::ServerContext& context, RequestsOfCall& requests, Write write) {
+    while (!requests.AllFinished()) {
+      const auto response = requests.Take(Deadline::After(Clock::Real(), kCancelPoll));
+      if (!response.ok()) return ToGrpc(response.status());
+      if (context.IsCancelled() || (response->pieces_size() > 0 && !write(*response))) return grpc::Status::CANCELLED;
     }
+    return grpc::Status::OK;
   }
 
   DecodeEngine& engine_;

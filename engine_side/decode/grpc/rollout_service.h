@@ -1,5 +1,5 @@
 // The Rollout service: generation over gRPC, in tokens. Each stream has a thread of the server that writes what the
-// scheduler has made; a queue of at most the request's new tokens lies between them, so a slow client holds up nothing
+// scheduler has made; a queue of at most the requests' new tokens lies between them, so a slow client holds up nothing
 // but its own stream.
 //
 // Thread-safety: thread-safe.
@@ -17,6 +17,7 @@ namespace bascule {
 
 struct RolloutServiceOptions {
   int max_streams = 512;  // at once; further ones are refused with "too_many_streams"
+  int max_batch = 4096;   // requests of one GenerateBatch; more are a "bad_request"
 };
 
 class RolloutService {
