@@ -1,5 +1,6 @@
 #include "benchmarks/benchmark.h"
 #include "benchmarks/kernel_benchmarks.h"
+#include "benchmarks/transport_benchmarks.h"
 
 namespace bascule {
 namespace {
@@ -9,6 +10,10 @@ constexpr Benchmark kBenchmarks[] = {
     {"digest", "the layout-independent digest of memory", RunDigestBenchmark},
     {"pack", "a tensor into frames, with its digest, and with conversion to bf16", RunPackBenchmark},
     {"unpack", "frames into a slot, with the digest of what lies there", RunUnpackBenchmark},
+    {"shm", "frames copied into and out of shared memory, between two processes", RunShmBenchmark},
+#if defined(BASCULE_HAS_GRPC)
+    {"grpc", "frames copied into and out of a gRPC stream, over the loopback interface", RunGrpcBenchmark},
+#endif
 };
 
 }  // namespace
