@@ -21,6 +21,9 @@ Result<std::shared_ptr<grpc::Channel>> MakeGrpcChannel(const std::string& addres
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kGrpcKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kGrpcKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetMaxReceiveMessageSize(kGrpcMessageBytes);
   arguments.SetMaxSendMessageSize(kGrpcMessageBytes);
   return grpc::CreateCustomChannel(parsed.ToString(), grpc::InsecureChannelCredentials(), arguments);

@@ -14,6 +14,11 @@ class Channel;
 
 namespace bascule {
 
+// A peer whose host is gone says nothing: while a call is open, both sides ask so often, and wait so long for an answer,
+// before the call ends as "peer_lost".
+inline constexpr int kGrpcKeepaliveMs = 10'000;
+inline constexpr int kGrpcKeepaliveTimeoutMs = 10'000;
+
 // The largest message either side takes; what may be larger travels in pieces.
 inline constexpr int kGrpcMessageBytes = 16 << 20;
 

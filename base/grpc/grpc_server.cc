@@ -87,6 +87,11 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const std::string& address
   EnablePluginsOnce();
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kGrpcKeepaliveMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kGrpcKeepaliveTimeoutMs);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Half the time between our clients' questions: they are no flood.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kGrpcKeepaliveMs / 2);
   builder.SetMaxReceiveMessageSize(kGrpcMessageBytes);
   builder.SetMaxSendMessageSize(kGrpcMessageBytes);
   int bound_port = 0;

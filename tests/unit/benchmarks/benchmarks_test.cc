@@ -58,5 +58,21 @@ TEST(BenchmarksTest, EveryKernelRowIsARateBesideALimitThatSaysWhatItIs) {
                                          "unpack_digest", "unpack_then_digest"}));
 }
 
+TEST(BenchmarksTest, ATransportRowIsARateBesideALimit) {
+  constexpr BenchmarkScale kSmall{.bytes = std::size_t{8} << 20, .rounds = 1};
+  int transports = 0;
+  for (const Benchmark& benchmark : AllBenchmarks()) {
+    if (benchmark.name != "shm" && benchmark.name != "grpc") continue;
+    ++transports;
+    const Status status = RunBenchmarks(benchmark.name, kSmall, [&](const BenchmarkRow& row) {
+      EXPECT_EQ(row.name, std::string(benchmark.name) + "_transport");
+      EXPECT_GT(row.value, 0.0);
+      EXPECT_GT(row.limit, 0.0);
+    });
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  }
+  EXPECT_GE(transports, 1);
+}
+
 }  // namespace
 }  // namespace bascule
