@@ -65,7 +65,7 @@ Status ReceiveSession::ReserveAndFill(std::stop_token stop) {
     MutexLock lock(mu_);
     slot_ = slot;
   }
-  staging_.emplace(parts_.slots, slot);
+  staging_.emplace(*terms_.plan, parts_.slots, slot);
   verifier_.emplace(*terms_.plan, parts_.slots.layout(), staging_->memory());
   staging_->FillPadding();
   return OkStatus();
@@ -137,16 +137,13 @@ Status ReceiveSession::PlaceAndDigest(const BucketHeader& header, std::span<cons
   const int engine_rank = terms_.plan->engine_rank(bucket);
   const auto payload = frame.subspan(static_cast<std::size_t>(PayloadOffset(header.slice_count)));
   std::vector<TensorDigest> digests;
-  Duration digest_time{};
+  digests.reserve(bucket.slices.size());
   for (std::size_t s = 0; s < bucket.slices.size(); ++s) {
     const Slice& slice = bucket.slices[s];
     const TensorDigest sent = ReadSliceDigest(frame, static_cast<std::int64_t>(s));
-    staging_->Place(
-        slice, engine_rank,
-        payload.subspan(static_cast<std::size_t>(slice.payload_offset), static_cast<std::size_t>(slice.payload_bytes)));
-    const TimePoint start = parts_.clock.Now();
-    digests.push_back(verifier_->Digest(slice, engine_rank));
-    digest_time += parts_.clock.Now() - start;
+    digests.push_back(staging_->PlaceAndDigest(slice, engine_rank,
+                                               payload.subspan(static_cast<std::size_t>(slice.payload_offset),
+                                                               static_cast<std::size_t>(slice.payload_bytes))));
     if (digests.back() == sent) continue;
     const std::string& tensor = terms_.plan->plan.tensors[static_cast<std::size_t>(slice.tensor)].name;
     return Status::DataLoss("digest_mismatch", fmt::format("tensor {} box {} on engine rank {}: memory={} sender={}",
@@ -154,8 +151,6 @@ Status ReceiveSession::PlaceAndDigest(const BucketHeader& header, std::span<cons
                                                            digests.back().ToHex(), sent.ToHex()));
   }
   verifier_->Note(header.bucket, std::move(digests));
-  MutexLock lock(mu_);
-  digest_time_ += digest_time;
   return OkStatus();
 }
 
@@ -230,7 +225,7 @@ void ReceiveSession::Verify(const ManifestSeal& seal) {
   bool verified = false;
   {
     MutexLock lock(mu_);
-    verify_ms_ = MsOf(digest_time_ + (parts_.clock.Now() - start));
+    verify_ms_ = MsOf(parts_.clock.Now() - start);
     WorkDone();
     ready.verify_ms = verify_ms_;
     ready.stage_ms = MsOf(last_bucket_at_ - accepted_at_);

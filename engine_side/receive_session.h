@@ -98,7 +98,6 @@ class ReceiveSession {
   bool accepted_ GUARDED_BY(mu_) = false;
   bool missing_sent_ GUARDED_BY(mu_) = false;
   std::int64_t received_bytes_ GUARDED_BY(mu_) = 0;
-  Duration digest_time_ GUARDED_BY(mu_){};
   TimePoint accepted_at_ GUARDED_BY(mu_);
   TimePoint last_bucket_at_ GUARDED_BY(mu_);
   double verify_ms_ GUARDED_BY(mu_) = 0;

@@ -25,12 +25,14 @@ void Staging::FillPadding() const {
   }
 }
 
-void Staging::Place(const Slice& slice, int engine_rank, std::span<const std::byte> payload) const {
+TensorDigest Staging::PlaceAndDigest(const Slice& slice, int engine_rank, std::span<const std::byte> payload) const {
   const RankLayout& rank = slots_.layout().ranks[static_cast<std::size_t>(engine_rank)];
   const LocalTensor& local = rank.tensors[static_cast<std::size_t>(slice.engine_tensor)];
-  UnpackOnHost(ShapeOf(slice.engine_box), ItemBytes(local.dtype), payload,
-               slots_.ShadowTensor(slot_, engine_rank, slice.engine_tensor).data(),
-               PlaceIn(slice.engine_box, local.shape));
+  const auto tensor = static_cast<std::size_t>(slice.tensor);
+  return UnpackAndDigestOnHost(plan_.keys[tensor], ShapeOf(slice.engine_box), ItemBytes(local.dtype), payload,
+                               slots_.ShadowTensor(slot_, engine_rank, slice.engine_tensor).data(),
+                               PlaceIn(slice.engine_box, local.shape),
+                               PlaceIn(slice.logical_box, plan_.plan.tensors[tensor].shape));
 }
 
 TensorMemory Staging::memory() const {

@@ -10,8 +10,9 @@
 #include <span>
 #include <vector>
 
-#include "bridge/plan/plan.h"
+#include "engine_side/receive_plan.h"
 #include "engine_side/weight_slots.h"
+#include "kernels/digest.h"
 
 namespace bascule {
 
@@ -21,16 +22,18 @@ using TensorMemory = std::function<std::span<const std::byte>(int engine_rank, i
 // Thread-safety: thread-safe for slices that do not overlap, as those of a plan do not.
 class Staging {
  public:
-  // `slot` is reserved and stays so.
-  Staging(WeightSlots& slots, int slot) : slots_(slots), slot_(slot) {}
+  // `plan` is borrowed; `slot` is reserved and stays so.
+  Staging(const ReceivePlan& plan, WeightSlots& slots, int slot) : plan_(plan), slots_(slots), slot_(slot) {}
 
   // Zeroes every element that no logical tensor covers.
   void FillPadding() const;
-  // Copies `payload` to the place of `slice` on `engine_rank`.
-  void Place(const Slice& slice, int engine_rank, std::span<const std::byte> payload) const;
+  // Copies `payload` to the place of `slice` on `engine_rank` and returns the digest of what then lies there: read back
+  // from the slot through the map, block by block, while it is in the cache.
+  TensorDigest PlaceAndDigest(const Slice& slice, int engine_rank, std::span<const std::byte> payload) const;
   TensorMemory memory() const;
 
  private:
+  const ReceivePlan& plan_;
   WeightSlots& slots_;
   const int slot_;
 };

@@ -14,12 +14,15 @@ constexpr std::size_t kLineBytes = 64;
 #endif
 
 // memcpy for a large target that is cold now and read soon. Past some size memcpy itself writes around the cache; and a
-// plain store waits until its line is there, so lines are asked for well ahead.
+// plain store waits until its line is there, so lines are asked for well ahead. The source may lie in another core's
+// cache, which the hardware fetches from line by line: it is asked for ahead as well.
 BASCULE_PREFETCHW void CopyIntoCache(std::byte* to, const std::byte* from, std::size_t size) {
   constexpr std::size_t kAheadBytes = 4096;
+  constexpr std::size_t kSourceAheadBytes = 2048;
   std::size_t at = 0;
   for (; at + kLineBytes <= size; at += kLineBytes) {
     __builtin_prefetch(to + at + kAheadBytes, /*rw=*/1);
+    __builtin_prefetch(from + at + kSourceAheadBytes);
     std::memcpy(to + at, from + at, kLineBytes);
   }
   std::memcpy(to + at, from + at, size - at);

@@ -80,8 +80,8 @@ struct Missing {
 // Receiver -> publisher: the proof is complete on every rank; the version waits for Flip.
 struct Ready {
   SessionId session;
-  double stage_ms = 0;   // Accept to the last bucket
-  double verify_ms = 0;  // Seal to Ready, and digest time of the slices
+  double stage_ms = 0;   // Accept to the last bucket, each digested as it lands
+  double verify_ms = 0;  // Seal to Ready: what the proof takes beyond that
 };
 
 // Publisher -> receiver: the decision.
