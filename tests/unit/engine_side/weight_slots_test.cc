@@ -179,6 +179,30 @@ TEST_F(WeightSlotsTest, ManyFlipsUnderReadersNeverShowAMix) {
   EXPECT_FALSE(mixed);
 }
 
+TEST_F(WeightSlotsTest, I5EveryRankFlipsInTheSameCriticalSection) {
+  auto slots = Make(2);
+  std::atomic<bool> apart{false};
+  {
+    Worker reader("reader", [&](std::stop_token stop) {
+      while (!stop.stop_requested()) {
+        const WeightLease lease = slots->AcquireLive();
+        if (lease.empty()) continue;
+        for (int rank = 0; rank < 2; ++rank) {
+          if (std::to_integer<std::uint64_t>(lease.Tensor(rank, 1)[0]) != lease.version().number) apart = true;
+        }
+      }
+    });
+    for (std::uint64_t number = 1; number < 200; ++number) {
+      const int slot = *slots->ReserveShadow(Soon());
+      for (int rank = 0; rank < 2; ++rank) {
+        std::memset(slots->ShadowTensor(slot, rank, 1).data(), static_cast<int>(number), 80);
+      }
+      slots->Flip(slot, V(number));
+    }
+  }
+  EXPECT_FALSE(apart);
+}
+
 TEST_F(WeightSlotsTest, MemoryThatCannotBeHadIsRefusedWithItsBytes) {
   Layout layout;
   layout.ranks.emplace_back().tensors = {{"huge", DType::kU8, {std::int64_t{1} << 50}, {}}};
