@@ -98,15 +98,13 @@ Status Run() {
     for (std::vector<float>& half : halves) half.assign(half.size(), static_cast<float>(number));  // "train"
     ASSIGN_OR_RETURN(const std::shared_ptr<PublishHandle> handle, publisher->Publish({.number = number}));
     RETURN_IF_ERROR(handle->WaitPacked(Deadline::After(Clock::Real(), seconds(30))));  // the next step may train now
-    ASSIGN_OR_RETURN(const PublishReport report,
-                     handle->WaitCommitted(Deadline::After(Clock::Real(), seconds(30))));
+    ASSIGN_OR_RETURN(const PublishReport report, handle->WaitCommitted(Deadline::After(Clock::Real(), seconds(30))));
     for (const ReplicaReport& replica : report.replicas) RETURN_IF_ERROR(replica.status);
     fmt::print("version {}  digest {}...  {} bytes  verified, live\n", report.version.number,
                report.version.digest.ToHex().substr(0, 12), report.bytes);
   }
 
-  ASSIGN_OR_RETURN(const FlipReport back,
-                   receiver->Rollback(std::nullopt, Deadline::After(Clock::Real(), seconds(5))));
+  ASSIGN_OR_RETURN(const FlipReport back, receiver->Rollback(std::nullopt, Deadline::After(Clock::Real(), seconds(5))));
   fmt::print("rolled back to version {}, no transfer\n", back.version.number);
   decode.request_stop();
   decode.join();
