@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +15,7 @@
 
 namespace bascule {
 
-// One printed row. Names, units and limits are lower case; a rate is in GB/s = 10^9 bytes a second.
+// One printed row. A rate is in GB/s = 10^9 bytes a second.
 struct BenchmarkRow {
   std::string name;
   double value = 0;  // median over the repetitions
@@ -26,7 +27,9 @@ struct BenchmarkRow {
 
 // How much a benchmark moves and how often. The default is what README quotes; tests run a small one.
 struct BenchmarkScale {
-  std::size_t bytes = std::size_t{512} << 20;  // a multiple of 4 MiB; past every cache near a core
+  std::size_t bytes =
+      std::size_t{512} << 20;                // of a kernel's memory: a multiple of 4 MiB; past every cache near a core
+  std::int64_t model_bytes = 1'200'000'000;  // of the model that is synced
   int rounds = 9;
 };
 
@@ -34,16 +37,18 @@ struct Benchmark {
   std::string_view name;
   std::string_view summary;  // one line for --help
   // ResourceExhausted "device_memory"  and what the parts that are measured can fail with
-  Result<std::vector<BenchmarkRow>> (*run)(const BenchmarkScale& scale);
+  Result<std::vector<BenchmarkRow>> (*run)(const BenchmarkScale& scale);  // before this process has other threads
 };
 
 // Every benchmark of this build, cheap ones first.
 std::span<const Benchmark> AllBenchmarks();
 
-// Runs the benchmark `name`, or all for an empty name, and hands over each row as soon as it is there.
+// Runs the benchmark `name`, or all for an empty name, each in a process of its own, and hands over each row as soon as
+// it is there. No thread of this process works meanwhile: see peer_process.h.
 //
 // NotFound "no_such_benchmark"  with the names there are
+// Cancelled "cancelled"         `stop`
 Status RunBenchmarks(std::string_view name, const BenchmarkScale& scale,
-                     const std::function<void(const BenchmarkRow&)>& on_row);
+                     const std::function<void(const BenchmarkRow&)>& on_row, std::stop_token stop = {});
 
 }  // namespace bascule

@@ -1,6 +1,7 @@
 #include "benchmarks/measure.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -9,23 +10,38 @@
 
 namespace bascule {
 
-std::vector<double> MedianSeconds(std::span<const std::function<void()>> contenders, int rounds) {
+Result<std::vector<double>> MedianSeconds(std::span<const Measured> contenders, int rounds) {
   std::vector<std::vector<double>> seconds(contenders.size());
   for (int round = -1; round < rounds; ++round) {
     for (std::size_t i = 0; i < contenders.size(); ++i) {
-      const TimePoint start = Clock::Real().Now();
-      contenders[i]();
-      const Duration taken = Clock::Real().Now() - start;
-      if (round >= 0) seconds[i].push_back(std::chrono::duration<double>(taken).count());
+      ASSIGN_OR_RETURN(const double taken, contenders[i]());
+      if (round >= 0) seconds[i].push_back(taken);
     }
   }
   std::vector<double> medians;
-  for (std::vector<double>& each : seconds) {
-    const auto middle = each.begin() + static_cast<std::ptrdiff_t>(each.size() / 2);
-    std::nth_element(each.begin(), middle, each.end());
-    medians.push_back(*middle);
-  }
+  for (std::vector<double>& each : seconds) medians.push_back(QuantileOf(std::move(each), 0.5));
   return medians;
+}
+
+std::vector<double> MedianSeconds(std::span<const std::function<void()>> contenders, int rounds) {
+  std::vector<Measured> measured;
+  for (const std::function<void()>& contender : contenders) {
+    measured.push_back([&contender]() -> Result<double> { return SecondsOf(contender); });
+  }
+  return *MedianSeconds(measured, rounds);
+}
+
+double SecondsOf(const std::function<void()>& work) {
+  const TimePoint start = Clock::Real().Now();
+  work();
+  return std::chrono::duration<double>(Clock::Real().Now() - start).count();
+}
+
+double QuantileOf(std::vector<double> values, double p) {
+  CHECK(!values.empty() && p > 0 && p <= 1);
+  const auto rank = static_cast<std::ptrdiff_t>(std::ceil(p * static_cast<double>(values.size()))) - 1;
+  std::nth_element(values.begin(), values.begin() + rank, values.end());
+  return values[static_cast<std::size_t>(rank)];
 }
 
 void Use(std::uint64_t value) { asm volatile("" : : "r"(value)); }

@@ -16,8 +16,18 @@
 
 namespace bascule {
 
-// Runs each of `contenders` once without counting it, then `rounds` times in turn. The median seconds of each.
+// Does its work and says how many seconds of it count.
+using Measured = std::function<Result<double>()>;
+
+// Runs each of `contenders` once without counting it, then `rounds` times in turn. The median seconds of each, or the
+// first error.
+Result<std::vector<double>> MedianSeconds(std::span<const Measured> contenders, int rounds);
+// As above, where all of the work counts and none can fail.
 std::vector<double> MedianSeconds(std::span<const std::function<void()>> contenders, int rounds);
+
+double SecondsOf(const std::function<void()>& work);
+// The p-quantile (0 < p <= 1) of at least one value: the smallest that p of them do not exceed.
+double QuantileOf(std::vector<double> values, double p);
 
 inline double GigabytesPerSecond(std::size_t bytes, double seconds) {
   return static_cast<double>(bytes) / seconds / 1e9;

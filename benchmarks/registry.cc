@@ -1,5 +1,10 @@
+#include <fmt/format.h>
+
 #include "benchmarks/benchmark.h"
 #include "benchmarks/kernel_benchmarks.h"
+#include "benchmarks/peer_process.h"
+#include "benchmarks/row_message.h"
+#include "benchmarks/sync_benchmarks.h"
 #include "benchmarks/transport_benchmarks.h"
 
 namespace bascule {
@@ -11,25 +16,43 @@ constexpr Benchmark kBenchmarks[] = {
     {"pack", "a tensor into frames, with its digest, and with conversion to bf16", RunPackBenchmark},
     {"unpack", "frames into a slot, with the digest of what lies there", RunUnpackBenchmark},
     {"shm", "frames copied into and out of shared memory, between two processes", RunShmBenchmark},
-#if defined(BASCULE_HAS_GRPC)
     {"grpc", "frames copied into and out of a gRPC stream, over the loopback interface", RunGrpcBenchmark},
-#endif
+    {"sync_shm", "a publish over shared memory to an engine process, until it is verified", RunSyncShmBenchmark},
 };
+
+constexpr Duration kPatience = std::chrono::minutes(30);  // of one benchmark
+
+// In a process of its own: with memory that no other benchmark has used, and no thread that one has left behind.
+Status RunApart(const Benchmark& benchmark, const BenchmarkScale& scale, std::stop_token stop,
+                const std::function<void(const BenchmarkRow&)>& on_row) {
+  ASSIGN_OR_RETURN(const auto process, PeerProcess::Start([&](PeerLink& link) -> Status {
+                     ASSIGN_OR_RETURN(const std::vector<BenchmarkRow> rows, benchmark.run(scale));
+                     for (const BenchmarkRow& row : rows) RETURN_IF_ERROR(link.Send(EncodeRow(row)));
+                     return link.Send("");
+                   }));
+  std::stop_callback kill(stop, [&] { process->Kill(); });
+  while (true) {
+    const Result<std::string> message = process->link().Receive(Deadline::After(Clock::Real(), kPatience));
+    if (stop.stop_requested()) return Status::Cancelled("cancelled", fmt::format("benchmark {}", benchmark.name));
+    if (!message.ok()) return message.status().WithContext(fmt::format("benchmark {}", benchmark.name));
+    if (message->empty()) return OkStatus();
+    on_row(DecodeRow(*message));
+  }
+}
 
 }  // namespace
 
 std::span<const Benchmark> AllBenchmarks() { return kBenchmarks; }
 
 Status RunBenchmarks(std::string_view name, const BenchmarkScale& scale,
-                     const std::function<void(const BenchmarkRow&)>& on_row) {
+                     const std::function<void(const BenchmarkRow&)>& on_row, std::stop_token stop) {
   std::string names;
   bool found = false;
   for (const Benchmark& benchmark : AllBenchmarks()) {
     names += fmt::format(" {}", benchmark.name);
     if (!name.empty() && name != benchmark.name) continue;
     found = true;
-    ASSIGN_OR_RETURN(const std::vector<BenchmarkRow> rows, benchmark.run(scale));
-    for (const BenchmarkRow& row : rows) on_row(row);
+    RETURN_IF_ERROR(RunApart(benchmark, scale, stop, on_row));
   }
   if (found) return OkStatus();
   return Status::NotFound("no_such_benchmark", fmt::format("name={} known:{}", name, names));

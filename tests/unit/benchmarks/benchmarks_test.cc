@@ -1,14 +1,29 @@
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
+#include <numeric>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "benchmarks/benchmark.h"
 #include "benchmarks/measure.h"
+#include "benchmarks/peer_process.h"
+#include "benchmarks/row_message.h"
 
 namespace bascule {
 namespace {
+
+constexpr BenchmarkScale kSmall{.bytes = std::size_t{8} << 20, .model_bytes = 2'000'000, .rounds = 1};
+
+Deadline Soon() { return Deadline::After(Clock::Real(), std::chrono::seconds(30)); }
+
+std::vector<BenchmarkRow> RowsOf(std::string_view name) {
+  std::vector<BenchmarkRow> rows;
+  const Status status = RunBenchmarks(name, kSmall, [&](const BenchmarkRow& row) { rows.push_back(row); });
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  return rows;
+}
 
 TEST(BenchmarksTest, AnUnknownNameIsNotFoundAndTheKnownNamesAreSaid) {
   int rows = 0;
@@ -40,7 +55,6 @@ TEST(BenchmarksTest, ContendersTakeTurnsAndTheFirstTurnIsNotCounted) {
 }
 
 TEST(BenchmarksTest, EveryKernelRowIsARateBesideALimitThatSaysWhatItIs) {
-  constexpr BenchmarkScale kSmall{.bytes = std::size_t{8} << 20, .rounds = 1};
   std::set<std::string> rows;
 
   for (const char* name : {"memory", "digest", "pack", "unpack"}) {
@@ -59,19 +73,83 @@ TEST(BenchmarksTest, EveryKernelRowIsARateBesideALimitThatSaysWhatItIs) {
 }
 
 TEST(BenchmarksTest, ATransportRowIsARateBesideALimit) {
-  constexpr BenchmarkScale kSmall{.bytes = std::size_t{8} << 20, .rounds = 1};
-  int transports = 0;
-  for (const Benchmark& benchmark : AllBenchmarks()) {
-    if (benchmark.name != "shm" && benchmark.name != "grpc") continue;
-    ++transports;
-    const Status status = RunBenchmarks(benchmark.name, kSmall, [&](const BenchmarkRow& row) {
-      EXPECT_EQ(row.name, std::string(benchmark.name) + "_transport");
-      EXPECT_GT(row.value, 0.0);
-      EXPECT_GT(row.limit, 0.0);
-    });
-    EXPECT_TRUE(status.ok()) << status.ToString();
+  for (const std::string name : {"shm", "grpc"}) {
+    const std::vector<BenchmarkRow> rows = RowsOf(name);
+    ASSERT_EQ(rows.size(), 1u);
+    EXPECT_EQ(rows[0].name, name + "_transport");
+    EXPECT_GT(rows[0].value, 0.0);
+    EXPECT_GT(rows[0].limit, 0.0);
   }
-  EXPECT_GE(transports, 1);
+}
+
+TEST(BenchmarksTest, ASyncOverSharedMemoryIsATimeBesideMemcpy) {
+  const std::vector<BenchmarkRow> rows = RowsOf("sync_shm");
+
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].name, "sync_shm");
+  EXPECT_EQ(rows[0].unit, "ms");
+  EXPECT_GT(rows[0].value, 0.0);
+  EXPECT_GT(rows[0].limit, 0.0);
+}
+
+TEST(BenchmarksTest, AStopEndsARunningBenchmark) {
+  std::stop_source stop;
+  stop.request_stop();
+
+  const Status status = RunBenchmarks(
+      "memory", kSmall, [](const BenchmarkRow&) {}, stop.get_token());
+
+  EXPECT_EQ(status.code(), StatusCode::kCancelled);
+}
+
+TEST(BenchmarksTest, AQuantileIsTheSmallestValueThatSoManyDoNotExceed) {
+  EXPECT_EQ(QuantileOf({3, 1, 2}, 0.5), 2);
+  EXPECT_EQ(QuantileOf({4, 3, 2, 1}, 0.5), 2);
+  EXPECT_EQ(QuantileOf({5}, 0.99), 5);
+  std::vector<double> hundred(100);
+  std::iota(hundred.begin(), hundred.end(), 1.0);
+  EXPECT_EQ(QuantileOf(hundred, 0.99), 99);
+  EXPECT_EQ(QuantileOf(hundred, 1), 100);
+}
+
+TEST(PeerProcessTest, MessagesGoBothWaysAndAnErrorOfTheBodyArrivesWhole) {
+  const auto process = PeerProcess::Start([](PeerLink& link) -> Status {
+    ASSIGN_OR_RETURN(const std::string question, link.Receive(Soon()));
+    RETURN_IF_ERROR(link.Send(question + "!"));
+    return Status::DataLoss("wrong_bytes", "at 7");
+  });
+  ASSERT_TRUE(process.ok());
+  PeerLink& link = (*process)->link();
+
+  ASSERT_TRUE(link.Send("well").ok());
+
+  EXPECT_EQ(*link.Receive(Soon()), "well!");
+  EXPECT_EQ(link.Receive(Soon()).status(), Status::DataLoss("wrong_bytes", "at 7"));
+  EXPECT_EQ(link.Receive(Soon()).status().reason(), "peer_lost");
+}
+
+TEST(PeerProcessTest, AProcessThatWaitsForTheEndGoesWhenItsOwnerDoes) {
+  auto process = PeerProcess::Start([](PeerLink& link) {
+    link.AwaitEnd();
+    return OkStatus();
+  });
+  ASSERT_TRUE(process.ok());
+
+  process->reset();
+
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
+}
+
+TEST(RowMessageTest, ARowComesBackAsItWas) {
+  const BenchmarkRow row{"sync_shm", 1.0 / 3, "GB/s", 1e-300, "memcpy, of \"the\" same bytes"};
+
+  const BenchmarkRow back = DecodeRow(EncodeRow(row));
+
+  EXPECT_EQ(back.name, row.name);
+  EXPECT_EQ(back.value, row.value);
+  EXPECT_EQ(back.unit, row.unit);
+  EXPECT_EQ(back.limit, row.limit);
+  EXPECT_EQ(back.limit_what, row.limit_what);
 }
 
 }  // namespace

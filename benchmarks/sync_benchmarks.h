@@ -1,0 +1,13 @@
+// The benchmarks of whole publishes, between two processes, as the registry lists them.
+#pragma once
+
+#include <vector>
+
+#include "base/status.h"
+#include "benchmarks/benchmark.h"
+
+namespace bascule {
+
+Result<std::vector<BenchmarkRow>> RunSyncShmBenchmark(const BenchmarkScale& scale);
+
+}  // namespace bascule
