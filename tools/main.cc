@@ -31,8 +31,13 @@ void AddCommonOptions(CLI::App& app, CommonOptions& options) {
 }
 
 std::vector<Command> AddCommands(CLI::App& app) {
-  return {EngineCommand(app),   PublishCommand(app),  GenerateCommand(app), StatusCommand(app), WatchCommand(app),
-          VersionsCommand(app), RollbackCommand(app), DigestCommand(app),   VerifyCommand(app), BenchCommand(app)};
+  std::vector<Command> commands = {EngineCommand(app),   PublishCommand(app), GenerateCommand(app),
+                                   StatusCommand(app),   WatchCommand(app),   VersionsCommand(app),
+                                   RollbackCommand(app), DigestCommand(app),  VerifyCommand(app)};
+#ifdef BASCULE_BENCHMARKS
+  commands.push_back(BenchCommand(app));
+#endif
+  return commands;
 }
 
 // The error says what is wrong with the command line, and where to read how it is right.

@@ -25,7 +25,8 @@ int ExitCodeOf(const Status& status) {
   if (status.ok()) return kExitDone;
   if (status.reason() == kUsage) return kExitUsage;
   if (status.reason() == "interrupted") return kExitInterrupted;
-  if (status.code() == StatusCode::kDataLoss && Has(kVerificationReasons, status.reason())) return kExitVerificationFailed;
+  if (status.code() == StatusCode::kDataLoss && Has(kVerificationReasons, status.reason()))
+    return kExitVerificationFailed;
   if (Has(kUnreachableReasons, status.reason())) return kExitUnreachable;
   return kExitFailed;
 }

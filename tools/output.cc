@@ -43,6 +43,14 @@ bool Output::WriteLine(std::string_view line) {
   return std::fflush(stdout) == 0;
 }
 
+void Output::PrintListening(const std::string& address) {
+  if (json_) {
+    PrintObject(Json{{"event", "listening"}, {"address", address}});
+  } else {
+    PrintText("listening on " + address);
+  }
+}
+
 void Output::PrintError(const Outcome& outcome) {
   const Status& status = outcome.status;
   std::string where;
@@ -52,12 +60,15 @@ void Output::PrintError(const Outcome& outcome) {
       "bascule: {}{} [{}]\n", status.message().empty() ? status.reason() : status.message(), where, status.reason());
   std::fwrite(text.data(), 1, text.size(), stderr);
   if (!json_) return;
-  PrintObject(Json{{"error",
-                    {{"code", StatusCodeName(status.code())},
-                     {"reason", status.reason()},
-                     {"message", status.message()},
-                     {"peer", NullWhenEmpty(outcome.peer)},
-                     {"phase", NullWhenEmpty(outcome.phase)}}}});
+  PrintObject(Json{{"error", ErrorJson(outcome)}});
+}
+
+Json ErrorJson(const Outcome& outcome) {
+  return {{"code", StatusCodeName(outcome.status.code())},
+          {"reason", outcome.status.reason()},
+          {"message", outcome.status.message()},
+          {"peer", NullWhenEmpty(outcome.peer)},
+          {"phase", NullWhenEmpty(outcome.phase)}};
 }
 
 std::string Output::Painted(Colour colour, std::string_view text) const {

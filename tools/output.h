@@ -28,6 +28,8 @@ class Output {
   // One line on stdout, flushed: a reader at the other end of a pipe sees it at once. False once nobody reads it.
   bool PrintObject(const Json& object);
   bool PrintText(std::string_view text);
+  // Where a server of this process listens.
+  void PrintListening(const std::string& address);
   // Says on stderr what went wrong, and with --json as the error object on stdout.
   void PrintError(const Outcome& outcome);
   // `text` in a colour where that is wanted.
@@ -40,6 +42,9 @@ class Output {
   bool json_ = false;
   Mutex mu_;
 };
+
+// `{"code","reason","message","peer","phase"}`; null where it does not apply.
+Json ErrorJson(const Outcome& outcome);
 
 // Columns as wide as their widest cell; the first row is the heading. No line break after the last row.
 std::string TableText(const std::vector<std::vector<std::string>>& rows);

@@ -1,0 +1,62 @@
+// bascule digest: the layout-independent digests of a checkpoint, in logical names.
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tools/command.h"
+#include "tools/dtype_option.h"
+#include "tools/logical_checkpoint.h"
+#include "tools/options.h"
+
+namespace bascule {
+namespace {
+
+struct DigestOptions {
+  std::string checkpoint;
+  bool tensors = false;
+  WantedDType dtype = WantedDType::kKeep;
+};
+
+std::string DigestText(const CheckpointDigest& digest, bool tensors) {
+  if (!tensors) return digest.version_digest.ToHex();
+  std::vector<std::vector<std::string>> rows = {{"TENSOR", "DTYPE", "SHAPE", "DIGEST"}};
+  for (std::size_t t = 0; t < digest.tensors.size(); ++t) {
+    const TensorSpec& spec = digest.tensors[t];
+    rows.push_back({spec.name, std::string(DTypeName(spec.dtype)), spec.shape.ToString(), digest.digests[t].ToHex()});
+  }
+  return TableText(rows) + "\n\nversion  " + digest.version_digest.ToHex();
+}
+
+Json DigestJson(const CheckpointDigest& digest, bool tensors) {
+  Json object = {{"version_digest", digest.version_digest.ToHex()}};
+  if (!tensors) return object;
+  Json& by_name = object["tensors"] = Json::object();
+  for (std::size_t t = 0; t < digest.tensors.size(); ++t) by_name[digest.tensors[t].name] = digest.digests[t].ToHex();
+  return object;
+}
+
+Outcome RunDigest(Program& program, const DigestOptions& options) {
+  ASSIGN_OR_RETURN(const LogicalCheckpoint checkpoint, LogicalCheckpoint::Open(options.checkpoint));
+  std::vector<TensorSpec> specs = checkpoint.tensors();
+  for (TensorSpec& spec : specs) spec.dtype = StorageDType(spec.dtype, options.dtype);
+  ASSIGN_OR_RETURN(const CheckpointDigest digest, DigestCheckpoint(checkpoint, std::move(specs)));
+  if (program.out.json()) {
+    program.out.PrintObject(DigestJson(digest, options.tensors));
+  } else {
+    program.out.PrintText(DigestText(digest, options.tensors));
+  }
+  return {};
+}
+
+}  // namespace
+
+Command DigestCommand(CLI::App& parent) {
+  CLI::App* app = AddSubcommand(parent, "digest", "Digests a checkpoint: the same number however it is sharded.",
+                                "bascule digest ./checkpoint --tensors");
+  auto options = std::make_shared<DigestOptions>();
+  app->add_option("checkpoint", options->checkpoint, "a directory or a .safetensors file")->required();
+  app->add_flag("--tensors", options->tensors, "print the digest of each tensor too");
+  AddDType(*app, options->dtype, "digest the tensors as an engine of this type holds them");
+  return {app, [options](Program& program) { return RunDigest(program, *options); }};
+}
+
+}  // namespace bascule

@@ -1,0 +1,92 @@
+// bascule engine: serves rollouts from a checkpoint and takes new versions while it does.
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tools/command.h"
+#include "tools/dtype_option.h"
+#include "tools/engine_process.h"
+#include "tools/options.h"
+
+namespace bascule {
+namespace {
+
+constexpr int kMaxThreads = 256;
+
+struct EngineOptions {
+  std::string checkpoint;
+  EngineProcessOptions process;
+  std::string flip = "shadow";
+  std::string run = "checkpoint";
+  std::uint64_t version = 0;
+  Duration load_deadline = std::chrono::minutes(30);
+};
+
+void SayReady(Output& out, const WeightVersion& version, double load_ms) {
+  if (out.json()) {
+    out.PrintObject(Json{{"event", "ready"},
+                         {"version", version.number},
+                         {"run", version.run},
+                         {"digest", version.digest.ToHex()},
+                         {"load_ms", load_ms}});
+  } else {
+    out.PrintText(fmt::format("ready     version {} (digest {}) in {:.0f} ms", version.ToString(),
+                              version.digest.ToHex(), load_ms));
+  }
+}
+
+Outcome RunEngine(Program& program, const EngineOptions& options) {
+  ASSIGN_OR_RETURN(auto checkpoint, LogicalCheckpoint::Open(options.checkpoint));
+  ASSIGN_OR_RETURN(const auto engine, EngineProcess::Start(options.process, checkpoint));
+  program.out.PrintListening(engine->address());
+  Clock& clock = Clock::Real();
+  const TimePoint began = clock.Now();
+  const auto live = engine->Load(checkpoint, options.run, options.version,
+                                 Deadline::After(clock, options.load_deadline), program.interrupt.token());
+  if (program.interrupt.requested()) return program.interrupt.StopStatusOfServer();
+  if (!live.ok()) return live.status().WithContext(options.checkpoint);
+  SayReady(program.out, *live, MsOf(clock.Now() - began));
+  program.interrupt.Wait();
+  return program.interrupt.StopStatusOfServer();
+}
+
+void AddEngineOptions(CLI::App& app, EngineOptions& options) {
+  EngineProcessOptions& process = options.process;
+  process.listen = "127.0.0.1:0";
+  process.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U));
+  app.add_option("checkpoint", options.checkpoint, "a directory with config.json and *.safetensors")->required();
+  AddAddress(app, "--listen", process.listen, "where to serve; port 0 takes a free one, which is printed")
+      ->capture_default_str();
+  app.add_option("--flip", options.flip, "how a version becomes live")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"shadow"}));
+  app.add_option("--slots", process.slot_count, "versions in memory; 3 keep a way back while the next one stages")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 3));
+  AddDType(app, process.dtype, "of the weights in memory");
+  app.add_option("--threads", process.threads, "that compute")
+      ->capture_default_str()
+      ->check(CLI::Range(1, kMaxThreads));
+  app.add_option("--kv-pages", process.kv_pages, "of the key/value cache; 0 chooses by the model")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--max-running", process.max_running, "requests that decode at once")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_option("--version", options.version, "number of the checkpoint's version")->capture_default_str();
+  app.add_option("--run", options.run, "run of the checkpoint's version")->capture_default_str();
+  AddDuration(app, "--load-deadline", options.load_deadline, "by when the checkpoint is loaded");
+}
+
+}  // namespace
+
+Command EngineCommand(CLI::App& parent) {
+  CLI::App* app = AddSubcommand(parent, "engine", "Serves rollouts from a checkpoint and takes new versions meanwhile.",
+                                "bascule engine ./checkpoint --listen 127.0.0.1:7000");
+  auto options = std::make_shared<EngineOptions>();
+  AddEngineOptions(*app, *options);
+  return {app, [options](Program& program) { return RunEngine(program, *options); }};
+}
+
+}  // namespace bascule

@@ -1,0 +1,175 @@
+#include "tools/engine_process.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/grpc/grpc_server.h"
+#include "base/ids.h"
+#include "bridge/send/publish_session.h"
+#include "bridge/session/grpc/grpc_control.h"
+#include "bridge/session/loopback/loopback_control.h"
+#include "bridge/transport/grpc/listener.h"
+#include "bridge/transport/loopback/dialer.h"
+#include "bridge/transport/loopback/listener.h"
+#include "bridge/transport/shm/listener.h"
+#include "bridge/transport/shm/runtime_directory.h"
+#include "engine_side/decode/decode_engine.h"
+#include "engine_side/decode/grpc/rollout_service.h"
+#include "engine_side/grpc/version_status_service.h"
+#include "engine_side/weight_receiver.h"
+#include "model/engine_layout.h"
+
+namespace bascule {
+namespace {
+
+// The engine's name in its own process, where the cold start calls it.
+constexpr char kSelf[] = "self";
+constexpr Duration kStopGrace = std::chrono::seconds(2);
+
+// One type for the whole model: what the checkpoint has, unless another is wanted.
+Result<DType> EngineDType(const LogicalCheckpoint& checkpoint, WantedDType wanted) {
+  const std::vector<TensorSpec>& tensors = checkpoint.tensors();
+  if (tensors.empty()) return Status::DataLoss("no_tensors", fmt::format("{} holds no tensor", checkpoint.path()));
+  const DType dtype = StorageDType(tensors.front().dtype, wanted);
+  for (const TensorSpec& tensor : tensors) {
+    const DType stored = StorageDType(tensor.dtype, wanted);
+    if (stored != DType::kBf16 && stored != DType::kF32) {
+      return Status::InvalidArgument(
+          "unsupported_dtype", fmt::format("{} is {}; the engine runs BF16 and F32", tensor.name, DTypeName(stored)));
+    }
+    if (stored != dtype) {
+      return Status::InvalidArgument(
+          "mixed_dtypes", fmt::format("{} is {}, {} is {}; choose --dtype bf16 or fp32", tensors.front().name,
+                                      DTypeName(dtype), tensor.name, DTypeName(stored)));
+    }
+  }
+  return dtype;
+}
+
+ServingStatus ServingOf(const DecodeStatus& decode) {
+  return {.running = decode.running,
+          .waiting = decode.waiting,
+          .kv_pages_used = decode.kv_pages_used,
+          .kv_pages_total = decode.kv_pages_total,
+          .prefix_entries = 0,
+          .kv_policy = "recompute"};
+}
+
+}  // namespace
+
+// In the order in which they are made; each may use those before it, and they go the other way.
+struct EngineProcess::Parts {
+  std::string model;
+  std::unique_ptr<DecodeEngine> decode;
+  LoopbackControl own_control;
+  LoopbackNetwork own_network;
+  std::unique_ptr<LoopbackListener> own_listener;
+  std::unique_ptr<ShmListener> shm_listener;
+  std::unique_ptr<GrpcListener> grpc_listener;
+  std::unique_ptr<WeightReceiver> receiver;
+  std::unique_ptr<LoopbackControl::Listener> own_calls;
+  std::unique_ptr<GrpcControlService> control;
+  std::unique_ptr<EngineVersionStatusService> status;
+  std::unique_ptr<RolloutService> rollout;
+  std::unique_ptr<GrpcServer> server;
+
+  Status MakeDecoder(const EngineProcessOptions& options, const ModelConfig& config, EngineTensors tensors,
+                     DType dtype);
+  Status MakeListeners();
+  Status MakeReceiver(Layout layout, int slot_count);
+  Status StartServer(const std::string& address);
+  ~Parts();
+};
+
+Status EngineProcess::Parts::MakeDecoder(const EngineProcessOptions& options, const ModelConfig& config,
+                                         EngineTensors tensors, DType dtype) {
+  DecodeOptions decode_options;
+  decode_options.config = config;
+  decode_options.tensors = std::move(tensors);
+  decode_options.dtype = dtype;
+  decode_options.threads = options.threads;
+  decode_options.kv_pages = options.kv_pages;
+  decode_options.max_running = options.max_running;
+  ASSIGN_OR_RETURN(decode, DecodeEngine::Create(std::move(decode_options)));
+  return OkStatus();
+}
+
+Status EngineProcess::Parts::MakeListeners() {
+  ASSIGN_OR_RETURN(own_listener, LoopbackListener::Create(own_network, kSelf));
+  const std::string socket = fmt::format("{}/engine-{}.sock", DefaultRuntimeDirectory(), InstanceId::Mint().ToString());
+  ASSIGN_OR_RETURN(shm_listener, ShmListener::Create(socket));
+  grpc_listener = std::make_unique<GrpcListener>();
+  return OkStatus();
+}
+
+Status EngineProcess::Parts::MakeReceiver(Layout layout, int slot_count) {
+  WeightReceiverOptions options;
+  options.model = model;
+  options.layout = std::move(layout);
+  options.slot_count = slot_count;
+  options.listeners = {shm_listener.get(), grpc_listener.get(), own_listener.get()};
+  ASSIGN_OR_RETURN(receiver, WeightReceiver::Create(std::move(options), *decode));
+  const auto serve = [this](ControlChannel& channel) { static_cast<void>(receiver->Serve(channel)); };
+  ASSIGN_OR_RETURN(own_calls, own_control.Listen(kSelf, serve));
+  control = std::make_unique<GrpcControlService>(serve);
+  return OkStatus();
+}
+
+Status EngineProcess::Parts::StartServer(const std::string& address) {
+  status = std::make_unique<EngineVersionStatusService>(
+      *receiver, VersionStatusOptions{.model = model, .serving = [this] { return ServingOf(decode->status()); }});
+  rollout = std::make_unique<RolloutService>(*decode);
+  ASSIGN_OR_RETURN(server, GrpcServer::Start(address, {control->service(), &status->service(), &rollout->service(),
+                                                       &grpc_listener->service()}));
+  grpc_listener->SetAddress(server->address());
+  return OkStatus();
+}
+
+EngineProcess::Parts::~Parts() {
+  if (decode != nullptr) decode->Stop();
+  if (status != nullptr) status->Stop();
+  if (server != nullptr) server->Stop(kStopGrace);
+}
+
+Result<std::unique_ptr<EngineProcess>> EngineProcess::Start(const EngineProcessOptions& options,
+                                                            const LogicalCheckpoint& checkpoint) {
+  RETURN_IF_ERROR(checkpoint.config().status());
+  const ModelConfig& config = *checkpoint.config();
+  ASSIGN_OR_RETURN(const DType dtype, EngineDType(checkpoint, options.dtype));
+  ASSIGN_OR_RETURN(EngineLayout layout, MakeEngineLayout(config, dtype));
+  auto parts = std::make_unique<Parts>();
+  parts->model = checkpoint.model();
+  RETURN_IF_ERROR(parts->MakeDecoder(options, config, std::move(layout.tensors), dtype));
+  RETURN_IF_ERROR(parts->MakeListeners());
+  RETURN_IF_ERROR(parts->MakeReceiver(std::move(layout.layout), options.slot_count));
+  RETURN_IF_ERROR(parts->StartServer(options.listen));
+  parts->decode->Start([receiver = parts->receiver.get()] { return receiver->AcquireLive(); });
+  return std::unique_ptr<EngineProcess>(new EngineProcess(std::move(parts)));
+}
+
+EngineProcess::EngineProcess(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+EngineProcess::~EngineProcess() = default;
+
+const std::string& EngineProcess::address() const { return parts_->server->address(); }
+
+Result<WeightVersion> EngineProcess::Load(const LogicalCheckpoint& checkpoint, const std::string& run,
+                                          std::uint64_t number, Deadline deadline, std::stop_token stop) {
+  LoopbackDialer dialer(parts_->own_network);
+  ConnectionOptions connection;
+  connection.address = kSelf;
+  connection.model = checkpoint.model();
+  connection.control = &parts_->own_control;
+  connection.transports = {&dialer};
+  VersionOffer offer;
+  offer.run = run;
+  offer.number = number;
+  offer.new_run = true;
+  const SendReport report =
+      PublishOnce(checkpoint.source(), std::move(connection), std::move(offer), deadline, std::move(stop));
+  RETURN_IF_ERROR(report.status);
+  parts_->server->SetServing(true);
+  return report.version;
+}
+
+}  // namespace bascule

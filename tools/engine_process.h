@@ -1,0 +1,51 @@
+// A serving engine: a decoder over a weight receiver, its listeners for weights, and one gRPC server for control,
+// status and rollouts. It answers from the start; once a first version is live it is ready.
+//
+// Thread-safety: confined to its owner.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <stop_token>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "bridge/manifest/manifest.h"
+#include "tools/logical_checkpoint.h"
+
+namespace bascule {
+
+struct EngineProcessOptions {
+  std::string listen;
+  int slot_count = 2;
+  WantedDType dtype = WantedDType::kKeep;
+  int threads = 2;
+  std::int64_t kv_pages = 0;  // 0: the decoder's default
+  std::int32_t max_running = 64;
+};
+
+class EngineProcess {
+ public:
+  // For the model and in the type of `checkpoint`, which is not loaded yet.
+  //
+  // InvalidArgument "mixed_dtypes" | "unsupported_dtype"; as MakeEngineLayout, DecodeEngine::Create,
+  // WeightReceiver::Create, GrpcServer::Start
+  static Result<std::unique_ptr<EngineProcess>> Start(const EngineProcessOptions& options,
+                                                      const LogicalCheckpoint& checkpoint);
+  // Cancels running requests, ends every connection, gives all memory back.
+  ~EngineProcess();
+
+  // Where the server listens.
+  const std::string& address() const;
+  // The cold start takes the way of every other version: plan, staging, verify, flip. Gives what is live then.
+  Result<WeightVersion> Load(const LogicalCheckpoint& checkpoint, const std::string& run, std::uint64_t number,
+                             Deadline deadline, std::stop_token stop);
+
+ private:
+  struct Parts;
+  explicit EngineProcess(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace bascule

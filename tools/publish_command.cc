@@ -1,0 +1,132 @@
+// bascule publish: acts as a trainer whose weights are a checkpoint.
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/grpc/grpc_server.h"
+#include "bridge/session/grpc/grpc_control.h"
+#include "bridge/transport/grpc/dialer.h"
+#include "bridge/transport/shm/dialer.h"
+#include "tools/command.h"
+#include "tools/logical_checkpoint.h"
+#include "tools/options.h"
+#include "tools/publish_progress.h"
+#include "tools/publish_report.h"
+#include "trainer_side/grpc/version_status_service.h"
+#include "trainer_side/weight_publisher.h"
+
+namespace bascule {
+namespace {
+
+constexpr Duration kLook = std::chrono::milliseconds(100);  // between looks at the progress and for Ctrl-C
+constexpr Duration kCancelTime = std::chrono::seconds(5);   // for replicas to hear that a publish is cancelled
+
+struct PublishOptions {
+  std::string checkpoint;
+  std::vector<std::string> to;
+  std::optional<std::uint64_t> version;
+  std::string run;
+  bool new_run = false;
+  std::string policy = "each";
+  std::string transport = "auto";
+  std::vector<std::string> ignore;
+  Duration deadline = std::chrono::minutes(5);
+  std::string listen;
+};
+
+// The ways a publisher can reach its replicas.
+struct Dialers {
+  GrpcControlDialer control;
+  ShmDialer shm;
+  GrpcDialer grpc;
+
+  std::vector<TransportDialer*> For(const std::string& transport) {
+    if (transport == "shm") return {&shm};
+    if (transport == "grpc") return {&grpc};
+    return {&shm, &grpc};
+  }
+};
+
+WeightPublisherOptions PublisherOptionsOf(const PublishOptions& options, const LogicalCheckpoint& checkpoint,
+                                          Dialers& dialers) {
+  WeightPublisherOptions publisher;
+  publisher.replicas = options.to;
+  publisher.control = &dialers.control;
+  publisher.transports = dialers.For(options.transport);
+  publisher.run = options.run;
+  publisher.new_run = options.new_run;
+  publisher.model = checkpoint.model();
+  publisher.ignore = options.ignore;
+  publisher.deadline = options.deadline;
+  return publisher;
+}
+
+// Waits for the end of the publish; Ctrl-C cancels it, and its replicas still get to hear that.
+Result<PublishReport> WaitForReport(Program& program, const PublishOptions& options, WeightPublisher& publisher,
+                                    PublishHandle& handle) {
+  PublishProgress progress(options.to.front(), !program.out.json());
+  Clock& clock = Clock::Real();
+  while (!program.interrupt.requested()) {
+    auto report = handle.WaitCommitted(Deadline::After(clock, kLook));
+    if (report.ok()) return report;
+    progress.Update();
+  }
+  publisher.Cancel();
+  return handle.WaitCommitted(Deadline::After(clock, kCancelTime));
+}
+
+Outcome RunPublish(Program& program, const PublishOptions& options) {
+  ASSIGN_OR_RETURN(const auto checkpoint, LogicalCheckpoint::Open(options.checkpoint));
+  Dialers dialers;
+  ASSIGN_OR_RETURN(const auto publisher, WeightPublisher::Create(PublisherOptionsOf(options, checkpoint, dialers),
+                                                                 TensorSource(checkpoint.source())));
+  PublisherVersionStatusService status(*publisher);
+  std::unique_ptr<GrpcServer> server;
+  if (!options.listen.empty()) {
+    ASSIGN_OR_RETURN(server, GrpcServer::Start(options.listen, {&status.service()}));
+    server->SetServing(true);
+    program.out.PrintListening(server->address());
+  }
+  ASSIGN_OR_RETURN(const auto handle,
+                   publisher->Publish({.number = options.version, .labels = {}, .take_over = false}));
+  const auto report = WaitForReport(program, options, *publisher, *handle);
+  status.Stop();
+  if (!report.ok()) return program.interrupt.requested() ? InterruptedError() : report.status();
+  if (program.out.json()) {
+    program.out.PrintObject(PublishReportJson(*report));
+  } else {
+    program.out.PrintText(PublishReportText(*report, program.out));
+  }
+  const Outcome outcome = PublishOutcome(*report);
+  return !outcome.status.ok() && program.interrupt.requested() ? Outcome(InterruptedError()) : outcome;
+}
+
+void AddPublishOptions(CLI::App& app, PublishOptions& options) {
+  app.add_option("checkpoint", options.checkpoint, "a directory or a .safetensors file")->required();
+  AddAddresses(app, "--to", options.to, "the replicas")->required();
+  app.add_option("--version", options.version, "its number; default: the highest seen + 1")->type_name("N");
+  CLI::Option* run = app.add_option("--run", options.run, "default: the run of the engine's live version");
+  app.add_flag("--new-run", options.new_run, "the run starts here, at any number")->needs(run);
+  app.add_option("--policy", options.policy, "each: every replica flips when it is ready")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"each"}));
+  app.add_option("--transport", options.transport, "auto: shm on the same host, else grpc")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "shm", "grpc"}));
+  app.add_option("--ignore", options.ignore, "tensors that the engine need not know; '*' stands for any text")
+      ->type_name("PATTERN");
+  AddDuration(app, "--deadline", options.deadline, "of the whole publish");
+  AddAddress(app, "--listen", options.listen, "serve the publisher's own status meanwhile");
+}
+
+}  // namespace
+
+Command PublishCommand(CLI::App& parent) {
+  CLI::App* app = AddSubcommand(parent, "publish", "Publishes a checkpoint into running engines, as a trainer would.",
+                                "bascule publish ./next-checkpoint --to 127.0.0.1:7000");
+  auto options = std::make_shared<PublishOptions>();
+  AddPublishOptions(*app, *options);
+  return {app, [options](Program& program) { return RunPublish(program, *options); }};
+}
+
+}  // namespace bascule

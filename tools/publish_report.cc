@@ -1,0 +1,78 @@
+#include "tools/publish_report.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace bascule {
+namespace {
+
+Outcome OutcomeOf(const ReplicaReport& replica) { return {replica.status, replica.address, replica.phase}; }
+
+std::string_view StateOf(const ReplicaReport& replica) { return replica.status.ok() ? "committed" : "aborted"; }
+
+Json KvJson(const KvReport& kv) {
+  return {{"recomputed", kv.recomputed},
+          {"drained", kv.drained},
+          {"kept", kv.kept},
+          {"aborted", kv.aborted},
+          {"recompute_tokens", kv.recompute_tokens}};
+}
+
+Json ReplicaJson(const ReplicaReport& replica) {
+  const bool committed = replica.status.ok();
+  return {{"address", replica.address},
+          {"state", StateOf(replica)},
+          {"stage_ms", replica.stage_ms},
+          {"verify_ms", replica.verify_ms},
+          {"flip_stall_us", std::llround(replica.flip.flip_stall_us)},
+          {"digest", committed ? Json(replica.flip.version.digest.ToHex()) : Json(nullptr)},
+          {"kv", KvJson(replica.flip.kv)},
+          {"error", committed ? Json(nullptr) : ErrorJson(OutcomeOf(replica))}};
+}
+
+// Of the first replica that got as far as choosing one.
+Json TransportJson(const PublishReport& report) {
+  for (const ReplicaReport& replica : report.replicas) {
+    if (replica.phase != "connect" && replica.phase != "hello") return TransportName(replica.transport);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Json PublishReportJson(const PublishReport& report) {
+  Json replicas = Json::array();
+  for (const ReplicaReport& replica : report.replicas) replicas.push_back(ReplicaJson(replica));
+  const bool sealed = !report.version.digest.IsZero();
+  return {{"version", report.version.number},
+          {"version_digest", sealed ? Json(report.version.digest.ToHex()) : Json(nullptr)},
+          {"bytes", report.bytes},
+          {"wire_bytes", report.wire_bytes},
+          {"transport", TransportJson(report)},
+          {"replicas", std::move(replicas)}};
+}
+
+std::string PublishReportText(const PublishReport& report, const Output& out) {
+  std::vector<std::vector<std::string>> rows = {{"REPLICA", "STATE", "TRANSPORT", "STAGE", "VERIFY", "STALL"}};
+  for (const ReplicaReport& replica : report.replicas) {
+    const Colour colour = replica.status.ok() ? Colour::kGood : Colour::kBad;
+    rows.push_back({replica.address, out.Painted(colour, StateOf(replica)),
+                    std::string(TransportName(replica.transport)), fmt::format("{:.1f} ms", replica.stage_ms),
+                    fmt::format("{:.1f} ms", replica.verify_ms), fmt::format("{:.0f} µs", replica.flip.flip_stall_us)});
+  }
+  return fmt::format("version  {} (digest {}), {}\n\n{}", report.version.ToString(), report.version.digest.ToHex(),
+                     BytesText(report.bytes), TableText(rows));
+}
+
+Outcome PublishOutcome(const PublishReport& report) {
+  for (const int code : {kExitVerificationFailed, kExitUnreachable, kExitFailed, kExitInterrupted}) {
+    for (const ReplicaReport& replica : report.replicas) {
+      if (!replica.status.ok() && ExitCodeOf(replica.status) == code) return OutcomeOf(replica);
+    }
+  }
+  return {};
+}
+
+}  // namespace bascule

@@ -1,0 +1,19 @@
+// What became of a publish, as JSON and for people.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "tools/outcome.h"
+#include "tools/output.h"
+#include "trainer_side/weight_publisher.h"
+
+namespace bascule {
+
+Json PublishReportJson(const PublishReport& report);
+std::string PublishReportText(const PublishReport& report, const Output& out);
+// Done when every replica has committed; else the failure that says most: a verification that failed before a replica
+// that cannot be reached, before all else.
+Outcome PublishOutcome(const PublishReport& report);
+
+}  // namespace bascule
