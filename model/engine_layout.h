@@ -33,9 +33,8 @@ struct EngineLayout {
   EngineTensors tensors;  // where the decoder finds what
 };
 
-// Rows of a fused tensor: q, then k, then v; gate, then up. Embedding and head are padded with zero rows to a multiple
-// of
-// 64. Names as in an artifact.
+// Rows of a fused tensor: q, then k, then v; gate, then up. Embedding and head are padded with zero rows to a
+// multiple of 64. Names as in an artifact.
 //
 // InvalidArgument "bad_config"  sizes that overflow or do not divide (query heads by KV heads)
 Result<EngineLayout> MakeEngineLayout(const ModelConfig& config, DType dtype);

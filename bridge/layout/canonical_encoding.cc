@@ -1,9 +1,13 @@
 #include "bridge/layout/canonical_encoding.h"
 
+#include <array>
+
 namespace bascule {
 
 void CanonicalEncoding::AppendNumber(std::uint64_t number) {
-  for (int i = 0; i < 8; ++i) bytes_ += static_cast<char>(number >> (8 * i) & 0xff);
+  std::array<char, 8> little_endian;
+  for (std::size_t i = 0; i < little_endian.size(); ++i) little_endian[i] = static_cast<char>(number >> (8 * i) & 0xff);
+  bytes_.append(little_endian.data(), little_endian.size());
 }
 
 void CanonicalEncoding::Text(std::string_view text) {

@@ -31,8 +31,8 @@ struct ManifestOffer {
   std::string run;
   std::uint64_t number = 0;
   bool new_run = false;  // the publisher says that `run` starts here; its number may be any
-  std::string
-      model;  // architecture and sizes in one line, e.g. "LlamaForCausalLM layers=2 hidden=64 ..."; empty: not compared
+  // Architecture and sizes in one line, e.g. "LlamaForCausalLM layers=2 hidden=64 ..."; empty: not compared.
+  std::string model;
   std::vector<TensorSpec> tensors;  // wire specs (engine storage dtype), sorted by name
   Hash256 sender_layout;
   std::map<std::string, std::string> labels;

@@ -25,14 +25,17 @@ struct PlanOptions {
 // Where several sending ranks hold the same box one is chosen so that bytes per sender balance. Buckets follow the
 // engine's tensor order, alternating between routes. A slice larger than a bucket is cut.
 //
-// InvalidArgument    "bad_layout"          CheckLayout of either side, or options out of range
-// FailedPrecondition "tensor_missing"      the engine needs names that no sender has (first 20, total, nearest known
-// names) FailedPrecondition "tensor_unexpected"   the sender has names nobody knows (first 20, total, nearest known
-// names) FailedPrecondition "shape_mismatch"      same name, other shape: both shapes FailedPrecondition
-// "dtype_mismatch"      no conversion from the sender's type to the engine's FailedPrecondition
-// "ignore_matches_nothing" FailedPrecondition "not_covered"         an engine element that no row writes, or a sender
-// hole: tensor, rank, box FailedPrecondition "covered_twice"       an engine element that two rows write: tensor, rank,
-// box
+// Messages list the first 20 names or tensors and the total; a name comes with the nearest one of the other side.
+//
+// InvalidArgument    "bad_layout"         CheckLayout of either side, or options out of range
+// FailedPrecondition "tensor_missing"     the engine needs names that no sender has
+// FailedPrecondition "tensor_unexpected"  the sender has names nobody knows
+// FailedPrecondition "shape_mismatch"     same name, other shape: both shapes
+// FailedPrecondition "dtype_mismatch"     no conversion from the sender's type to the engine's: both types
+// FailedPrecondition "ignore_matches_nothing"  a pattern matches no name that the engine does not know
+// FailedPrecondition "not_covered"        an engine element no row writes, a sender hole, or a logical element that
+//                                         no engine rank takes: tensor, rank, box
+// FailedPrecondition "covered_twice"      an engine element that two rows write: tensor, rank, box
 Result<Plan> MakePlan(const Layout& sender, const Layout& engine, const PlanOptions& options);
 
 // The proof alone, for a plan from elsewhere (and for tests that damage one): every slice says what some row of
