@@ -23,15 +23,17 @@ struct F32Weights {
 };
 
 // Adds blocks [first, last) of 32 elements to the partial sums of kRows x kOutputs outputs. `x` and `w` point at the
-// first block; strides are in floats and in bytes.
+// first block; strides are in floats and in bytes. What lies as far from `ahead` is fetched into the cache meanwhile.
 template <class V, template <class> class W, int kRows, int kOutputs>
 inline void AddBlocks(const float* x, std::int64_t x_stride, const std::byte* w, std::int64_t w_stride,
-                      std::int64_t blocks, V (&sums)[kRows][kOutputs][2]) {
+                      const std::byte* ahead, std::int64_t blocks, V (&sums)[kRows][kOutputs][2]) {
   for (std::int64_t b = 0; b < blocks; ++b) {
     V even[kOutputs], odd[kOutputs];
 #pragma GCC unroll 8
     for (int o = 0; o < kOutputs; ++o) {
-      W<V>::LoadPair(w + o * w_stride + b * kBlock * W<V>::kItemBytes, even[o], odd[o]);
+      const std::int64_t at = o * w_stride + b * kBlock * W<V>::kItemBytes;
+      __builtin_prefetch(ahead + at);
+      W<V>::LoadPair(w + at, even[o], odd[o]);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -50,23 +52,23 @@ inline void AddBlocks(const float* x, std::int64_t x_stride, const std::byte* w,
 template <class V, template <class> class W, int kRows, int kOutputs>
 inline void Tile(const GemmProblem& p, std::int64_t row, std::int64_t output) {
   constexpr std::int64_t kItemBytes = W<V>::kItemBytes;
-  const std::int64_t x_stride = PackedWidth(p.k);
+  const std::int64_t x_stride = PackedWidth(p.k), w_stride = p.k * kItemBytes;
   const std::int64_t blocks = p.k / kBlock, rest = p.k % kBlock;
   const float* x = p.packed_x + row * x_stride;
-  const std::byte* w = p.w.data + output * p.k * kItemBytes;
+  const std::byte* w = p.w.data + output * w_stride;
   V sums[kRows][kOutputs][2];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int o = 0; o < kOutputs; ++o) sums[r][o][0] = sums[r][o][1] = V::Zero();
   }
-  AddBlocks<V, W, kRows, kOutputs>(x, x_stride, w, p.k * kItemBytes, blocks, sums);
+  AddBlocks<V, W, kRows, kOutputs>(x, x_stride, w, w_stride, w + kOutputs * w_stride, blocks, sums);
   if (rest > 0) {
     std::byte last[kOutputs][kBlock * kItemBytes] = {};
     for (int o = 0; o < kOutputs; ++o) {
       std::memcpy(last[o], w + (o * p.k + blocks * kBlock) * kItemBytes, static_cast<std::size_t>(rest * kItemBytes));
     }
-    AddBlocks<V, W, kRows, kOutputs>(x + blocks * kBlock, x_stride, last[0], kBlock * kItemBytes, 1, sums);
+    AddBlocks<V, W, kRows, kOutputs>(x + blocks * kBlock, x_stride, last[0], kBlock * kItemBytes, last[0], 1, sums);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {

@@ -263,10 +263,10 @@ Result<SafePoint> Engine::RunAtSafePoint(std::uint64_t at_step, const std::funct
 
 Engine::SafePointCall* Engine::DueCall() {
   if (critical_running_) return nullptr;
-  const bool idle = Idle();
-  const auto due = std::find_if(calls_.begin(), calls_.end(),
-                                [&](const SafePointCall* call) { return idle || call->at_step <= steps_; });
-  return due == calls_.end() ? nullptr : *due;
+  for (SafePointCall* call : calls_) {
+    if (Idle() || call->at_step <= steps_) return call;
+  }
+  return nullptr;
 }
 
 void Engine::RunCritical(SafePointCall& call) {
