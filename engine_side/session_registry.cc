@@ -54,15 +54,15 @@ Status SessionRegistry::Open(const std::shared_ptr<ReceiveSession>& session) {
         return OkStatus();
       }
       older = open_;
-      if (older->terms().publisher != session->terms().publisher) {
-        Fence(older->terms().publisher, older->terms().offer.term);
-      }
     }
     const Status why = Status::Aborted(
         "fenced", fmt::format("session {} of publisher {} replaces it", session->terms().offer.session.ToString(),
                               session->terms().publisher.ToString()));
     if (!older->End(SessionEvent::kFenced, why)) {
       return Status::FailedPrecondition("flip_in_progress", "the open session flips at this moment");
+    }
+    if (older->terms().publisher != session->terms().publisher) {
+      Fence(older->terms().publisher, older->terms().offer.term);
     }
   }
 }
@@ -74,6 +74,7 @@ void SessionRegistry::Close(const ReceiveSession& session) {
 }
 
 void SessionRegistry::Fence(InstanceId publisher, std::uint64_t term) {
+  MutexLock lock(mu_);
   fenced_terms_[publisher] = term;
   if (fenced_terms_.size() > kFencedPublishers) fenced_terms_.erase(fenced_terms_.begin());
 }

@@ -44,7 +44,7 @@ class SessionRegistry {
  private:
   Status CheckTurn(const ReceiveSession& session) const REQUIRES(mu_);
   Status CheckNumberLocked(const ManifestOffer& offer) const REQUIRES(mu_);
-  void Fence(InstanceId publisher, std::uint64_t term) REQUIRES(mu_);
+  void Fence(InstanceId publisher, std::uint64_t term) EXCLUDES(mu_);
 
   const WeightSlots& slots_;
   Clock& clock_;

@@ -2,24 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <map>
 #include <set>
 
 #include "kernels/digest.h"
 
 namespace bascule {
-namespace {
-
-struct PlacedSlice {
-  const Slice* slice = nullptr;
-  int engine_rank = 0;
-  TensorDigest digest;
-};
-
-// Slices that count, of the tensors that have replicas, by tensor and box.
-using Owners = std::map<std::int32_t, std::map<Box, PlacedSlice>>;
-
-}  // namespace
+namespace {}  // namespace
 
 Verifier::Verifier(const ReceivePlan& plan, const Layout& engine_layout, TensorMemory memory)
     : plan_(plan), engine_layout_(engine_layout), memory_(std::move(memory)), noted_(plan.plan.buckets.size()) {}
@@ -42,12 +30,9 @@ TensorDigest Verifier::DigestBox(const Slice& slice, int engine_rank, const Box&
 
 std::vector<TensorDigest> Verifier::Totals() const {
   std::vector<TensorDigest> totals(plan_.plan.tensors.size());
-  for (std::size_t b = 0; b < noted_.size(); ++b) {
-    const std::vector<Slice>& slices = plan_.plan.buckets[b].slices;
-    for (std::size_t s = 0; s < slices.size(); ++s) {
-      if (slices[s].counts) totals[static_cast<std::size_t>(slices[s].tensor)] += noted_[b][s];
-    }
-  }
+  ForEachSlice([&](const PlacedSlice& placed) {
+    if (placed.slice->counts) totals[static_cast<std::size_t>(placed.slice->tensor)] += placed.digest;
+  });
   return totals;
 }
 
@@ -77,46 +62,52 @@ Status Verifier::CheckTotals(const ManifestOffer& offer, const ManifestSeal& sea
                                                          version_digest.ToHex(), seal.version_digest.ToHex()));
 }
 
-// A replica may have come from another sender than the slices that count, and may be cut elsewhere: where no slice that
-// counts has its very box, the parts are digested at their owners.
+// A replica may have come from another sender than the slices that count, and may be cut elsewhere.
 Status Verifier::CheckReplicas() const {
+  std::set<std::int32_t> replicated;
+  ForEachSlice([&](const PlacedSlice& placed) {
+    if (!placed.slice->counts) replicated.insert(placed.slice->tensor);
+  });
+  std::map<std::int32_t, Owners> owners;
   std::vector<PlacedSlice> replicas;
-  Owners owners;
+  ForEachSlice([&](const PlacedSlice& placed) {
+    if (!replicated.contains(placed.slice->tensor)) return;
+    if (placed.slice->counts) {
+      owners[placed.slice->tensor].emplace(placed.slice->logical_box, placed);
+    } else {
+      replicas.push_back(placed);
+    }
+  });
+  for (const PlacedSlice& replica : replicas) {
+    const std::int32_t tensor = replica.slice->tensor;
+    const Box& box = replica.slice->logical_box;
+    if (DigestAtOwners(owners[tensor], box) == replica.digest) continue;
+    return Status::DataLoss("replicas_differ",
+                            fmt::format("tensor {} box {}: engine rank {} holds other bytes than ranks {}",
+                                        plan_.plan.tensors[static_cast<std::size_t>(tensor)].name, box.ToString(),
+                                        replica.engine_rank, RanksOf(tensor)));
+  }
+  return OkStatus();
+}
+
+// Where no slice that counts has this very box, the parts are digested where they lie.
+TensorDigest Verifier::DigestAtOwners(const Owners& owners, const Box& box) const {
+  if (const auto same = owners.find(box); same != owners.end()) return same->second.digest;
+  TensorDigest digest;
+  for (const auto& [owner_box, owner] : owners) {
+    const std::optional<Box> part = Intersect(owner_box, box);
+    if (part) digest += DigestBox(*owner.slice, owner.engine_rank, *part);
+  }
+  return digest;
+}
+
+void Verifier::ForEachSlice(const std::function<void(const PlacedSlice&)>& visit) const {
   for (std::size_t b = 0; b < noted_.size(); ++b) {
     const Bucket& bucket = plan_.plan.buckets[b];
     for (std::size_t s = 0; s < bucket.slices.size(); ++s) {
-      if (bucket.slices[s].counts) continue;
-      replicas.push_back({&bucket.slices[s], plan_.engine_rank(bucket), noted_[b][s]});
-      owners.try_emplace(bucket.slices[s].tensor);
+      visit({&bucket.slices[s], plan_.engine_rank(bucket), noted_[b][s]});
     }
   }
-  for (std::size_t b = 0; b < noted_.size() && !owners.empty(); ++b) {
-    const Bucket& bucket = plan_.plan.buckets[b];
-    for (std::size_t s = 0; s < bucket.slices.size(); ++s) {
-      const auto found = owners.find(bucket.slices[s].tensor);
-      if (!bucket.slices[s].counts || found == owners.end()) continue;
-      found->second[bucket.slices[s].logical_box] = {&bucket.slices[s], plan_.engine_rank(bucket), noted_[b][s]};
-    }
-  }
-  for (const PlacedSlice& replica : replicas) {
-    const std::map<Box, PlacedSlice>& boxes = owners.at(replica.slice->tensor);
-    TensorDigest at_owners;
-    if (const auto same = boxes.find(replica.slice->logical_box); same != boxes.end()) {
-      at_owners = same->second.digest;
-    } else {
-      for (const auto& [box, owner] : boxes) {
-        const std::optional<Box> part = Intersect(box, replica.slice->logical_box);
-        if (part) at_owners += DigestBox(*owner.slice, owner.engine_rank, *part);
-      }
-    }
-    if (at_owners == replica.digest) continue;
-    return Status::DataLoss(
-        "replicas_differ",
-        fmt::format("tensor {} box {}: engine rank {} holds other bytes than ranks {}",
-                    plan_.plan.tensors[static_cast<std::size_t>(replica.slice->tensor)].name,
-                    replica.slice->logical_box.ToString(), replica.engine_rank, RanksOf(replica.slice->tensor)));
-  }
-  return OkStatus();
 }
 
 // The digest of zeros is zero under any key, and of nothing else that differs in one word.

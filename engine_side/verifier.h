@@ -6,7 +6,9 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -38,6 +40,15 @@ class Verifier {
   Status CheckReplicas() const;
 
  private:
+  struct PlacedSlice {
+    const Slice* slice = nullptr;
+    int engine_rank = 0;
+    TensorDigest digest;
+  };
+  using Owners = std::map<Box, PlacedSlice>;  // slices of one tensor that count
+
+  void ForEachSlice(const std::function<void(const PlacedSlice&)>& visit) const;
+  TensorDigest DigestAtOwners(const Owners& owners, const Box& box) const;
   TensorDigest DigestBox(const Slice& slice, int engine_rank, const Box& logical_box) const;
   Status CheckTotals(const ManifestOffer& offer, const ManifestSeal& seal) const;
   Status CheckPadding() const;

@@ -109,7 +109,7 @@ TEST_F(DamageTest, ABucketThatComesTwiceIsDroppedAndWritesNothing) {
   ExpectLiveBytesOf(2);
 }
 
-TEST_F(DamageTest, I4WhatIsMissingIsNamedAndMaySentOnceMore) {
+TEST_F(DamageTest, I4WhatIsMissingIsNamedAndMayBeSentOnceMore) {
   SendFrom(2);
   publisher_->Send(Seal{offer_.session, publisher_->SealOf(2)});
   EXPECT_EQ(publisher_->Expect<Missing>().buckets, (std::vector<std::uint32_t>{0, 1}));

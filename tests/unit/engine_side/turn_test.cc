@@ -133,6 +133,8 @@ TEST_F(TurnTest, ASessionThatFlipsIsNotTakenOver) {
   hooks_.Resume();
   first_->Expect<Committed>();
   ExpectLiveBytesOf(2);
+  first_->Publish(first_->MakeOffer(4));
+  ExpectLiveBytesOf(4);
 }
 
 TEST_F(TurnTest, ManyPublishersThatTakeOverFromEachOtherLeaveOneWholeVersion) {
