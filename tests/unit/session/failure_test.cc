@@ -49,16 +49,5 @@ TEST(FailureTest, EveryReasonThatSessionAndReceiverSourcesUseIsListed) {
   }
 }
 
-TEST(FailureTest, TheProtocolDocumentListsTheSameReasonsInTheSameOrder) {
-  std::string table;
-  for (const FailureReason& failure : SessionFailures()) {
-    table += fmt::format("| `{}` | `{}` | {} |\n", failure.reason, StatusCodeName(failure.code), failure.meaning);
-  }
-
-  EXPECT_NE(ReadFile(BASCULE_SOURCE "/docs/protocol.md").find("|---|---|---|\n" + table), std::string::npos)
-      << "docs/protocol.md, Failures, wants:\n"
-      << table;
-}
-
 }  // namespace
 }  // namespace bascule

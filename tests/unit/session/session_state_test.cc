@@ -2,11 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <regex>
 #include <set>
-#include <string>
-#include <vector>
 
 namespace bascule {
 namespace {
@@ -60,27 +56,6 @@ TEST(SessionStateTest, EveryTransitionIsListedOnceAndEveryStateIsReached) {
   }
 
   EXPECT_EQ(reached.size(), std::size(kStates));
-}
-
-TEST(SessionStateTest, TheProtocolDocumentPrintsTheSameTable) {
-  const std::regex row(R"(\| (\w+) \| (\w+) \| (\w+) \|.*)");
-  std::vector<std::string> documented;
-  std::ifstream document(BASCULE_SOURCE "/docs/protocol.md");
-  bool in_table = false;
-  for (std::string line; std::getline(document, line);) {
-    std::smatch match;
-    in_table = line == "## Session" || (in_table && !line.starts_with("## "));
-    if (in_table && std::regex_match(line, match, row) && match[1] != "from") {
-      documented.push_back(match.str(1) + " " + match.str(2) + " " + match.str(3));
-    }
-  }
-
-  std::vector<std::string> table;
-  for (const SessionTransition& transition : SessionTable()) {
-    table.push_back(fmt::format("{} {} {}", SessionStateName(transition.from), SessionEventName(transition.event),
-                                SessionStateName(transition.to)));
-  }
-  EXPECT_EQ(documented, table);
 }
 
 }  // namespace
