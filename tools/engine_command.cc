@@ -74,7 +74,7 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
   app.add_option("--max-running", process.max_running, "requests that decode at once")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  app.add_option("--version", options.version, "number of the checkpoint's version")->capture_default_str();
+  AddNumber(app, "--version", options.version, "number of the checkpoint's version");
   app.add_option("--run", options.run, "run of the checkpoint's version")->capture_default_str();
   AddDuration(app, "--load-deadline", options.load_deadline, "by when the checkpoint is loaded");
 }

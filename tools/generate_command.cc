@@ -86,8 +86,7 @@ Command GenerateCommand(CLI::App& parent) {
   app->add_option("--temperature", options->request.temperature, "0 is greedy")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  app->add_option("--seed", options->request.seed, "of the random numbers; the same seed, the same tokens")
-      ->capture_default_str();
+  AddNumber(*app, "--seed", options->request.seed, "of the random numbers; the same seed, the same tokens");
   AddTokens(*app, "--stop", options->request.stop, "ends after one of these");
   app->add_flag("--stream", options->stream, "print each piece as it comes");
   AddDuration(*app, "--timeout", options->timeout, "of the whole rollout");

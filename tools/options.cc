@@ -35,6 +35,15 @@ CLI::App* AddSubcommand(CLI::App& parent, const std::string& name, const std::st
   return app;
 }
 
+CLI::Option* AddNumber(CLI::App& app, const std::string& name, std::uint64_t& target, const std::string& what) {
+  return AddParsed(app, name, target, what, ParseNumber)->type_name("N")->default_str(std::to_string(target));
+}
+
+CLI::Option* AddNumber(CLI::App& app, const std::string& name, std::optional<std::uint64_t>& target,
+                       const std::string& what) {
+  return AddParsed(app, name, target, what, ParseNumber)->type_name("N");
+}
+
 CLI::Option* AddDuration(CLI::App& app, const std::string& name, Duration& target, const std::string& what) {
   return AddParsed(app, name, target, what, ParseDuration)->type_name("TIME")->default_str(DurationText(target));
 }

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,10 @@
 namespace bascule {
 
 CLI::App* AddSubcommand(CLI::App& parent, const std::string& name, const std::string& what, const std::string& example);
+// A whole number from 0 on.
+CLI::Option* AddNumber(CLI::App& app, const std::string& name, std::uint64_t& target, const std::string& what);
+CLI::Option* AddNumber(CLI::App& app, const std::string& name, std::optional<std::uint64_t>& target,
+                       const std::string& what);
 CLI::Option* AddDuration(CLI::App& app, const std::string& name, Duration& target, const std::string& what);
 CLI::Option* AddBytes(CLI::App& app, const std::string& name, std::int64_t& target, const std::string& what);
 CLI::Option* AddTokens(CLI::App& app, const std::string& name, std::vector<std::int32_t>& target,

@@ -104,7 +104,7 @@ Outcome RunPublish(Program& program, const PublishOptions& options) {
 void AddPublishOptions(CLI::App& app, PublishOptions& options) {
   app.add_option("checkpoint", options.checkpoint, "a directory or a .safetensors file")->required();
   AddAddresses(app, "--to", options.to, "the replicas")->required();
-  app.add_option("--version", options.version, "its number; default: the highest seen + 1")->type_name("N");
+  AddNumber(app, "--version", options.version, "its number; default: the highest seen + 1");
   CLI::Option* run = app.add_option("--run", options.run, "default: the run of the engine's live version");
   app.add_flag("--new-run", options.new_run, "the run starts here, at any number")->needs(run);
   app.add_option("--policy", options.policy, "each: every replica flips when it is ready")

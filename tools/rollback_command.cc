@@ -31,7 +31,7 @@ Command RollbackCommand(CLI::App& parent) {
                                 "bascule rollback 127.0.0.1:7000 --to 6");
   auto options = std::make_shared<RollbackOptions>();
   AddPeerOptions(*app, options->peer);
-  app->add_option("--to", options->to, "fail unless this is the kept version's number")->type_name("N");
+  AddNumber(*app, "--to", options->to, "fail unless this is the kept version's number");
   return {app, [options](Program& program) {
             return AskPeer(options->peer, [&](VersionStatusClient& client, Deadline deadline) {
               return RollBack(program, *options, client, deadline);

@@ -48,6 +48,12 @@ bool ParseWhole(std::string_view text, T& value) {
 
 }  // namespace
 
+Result<std::uint64_t> ParseNumber(std::string_view text) {
+  std::uint64_t number = 0;
+  if (!ParseWhole(text, number)) return UsageError(fmt::format("'{}' is no whole number from 0 on", text));
+  return number;
+}
+
 Result<Duration> ParseDuration(std::string_view text) {
   constexpr double kMaxSeconds = 1e6 * 3600;
   const double seconds = ParseWithUnit(text, kTimes);

@@ -13,6 +13,11 @@
 
 namespace bascule {
 
+// "42"; no sign.
+//
+// InvalidArgument "usage"
+Result<std::uint64_t> ParseNumber(std::string_view text);
+
 // "500ms", "30s", "2m", "1h", also with a fraction ("1.5s"); more than zero.
 //
 // InvalidArgument "usage"

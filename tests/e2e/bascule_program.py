@@ -3,6 +3,7 @@
 BASCULE_PROGRAM names the program. Nothing here sleeps: waits are for a line, an exit, or a state that `watch` reports.
 """
 
+import atexit
 import functools
 import json
 import os
@@ -150,14 +151,15 @@ class Engine(Running):
 def scratch():
     """A directory for the whole test run."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="bascule_e2e_"))
-    unittest.addModuleCleanup(shutil.rmtree, path, ignore_errors=True)
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
 
 
-@functools.cache
 def checkpoint(kind="dense", version=1, dtype="BF16", size=None):
     """The path of a checkpoint written by plain Python; `size` in bytes for kind `sized`."""
     path = scratch() / f"{kind}-{version}-{dtype}-{size}"
+    if path.exists():
+        return path
     spec = fixtures.SPECS[kind] if size is None else fixtures.sized_spec(size)
     fixtures.write_checkpoint(path, spec, version, "hash" if size is None else "normal", dtype)
     return path

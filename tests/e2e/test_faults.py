@@ -129,7 +129,7 @@ class KilledEngineTest(FaultTest):
                 ended = publisher.finish(20)
                 self.assertIn(ended.code, (1, 4), ended)
                 self.assertEqual(ended.error["peer"], engine.address)
-                self.assertIn(ended.error["phase"], ("send", "seal", "verify", "flip"))
+                self.assertIn(ended.error["phase"], ("offer", "send", "seal", "verify", "flip"))
                 self.assertEqual(ended.objects[0]["replicas"][0]["state"], "aborted")
 
     def test_an_engine_that_stops_answering_costs_no_more_than_the_deadline(self):

@@ -22,14 +22,15 @@ namespace {
 constexpr const char* kRouteMethod = "/bascule.v1.Transfer/Route";
 
 // The call behind a sender. gRPC's threads run the reactions, On...; the sender's thread hands messages in. It keeps
-// itself alive until gRPC has let go of it, so that closing a route waits for nobody.
+// itself alive until gRPC has let go of it.
 class SendingCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::Ack> {
  public:
-  static std::shared_ptr<SendingCall> Start(std::shared_ptr<grpc::Channel> channel, const RouteHello& hello,
+  // `channel` outlives the call: until WaitDone has returned.
+  static std::shared_ptr<SendingCall> Start(const std::shared_ptr<grpc::Channel>& channel, const RouteHello& hello,
                                             Clock& clock) {
-    auto call = std::shared_ptr<SendingCall>(new SendingCall(std::move(channel), hello.credits, clock));
+    auto call = std::shared_ptr<SendingCall>(new SendingCall(hello.credits, clock));
     call->self_ = call;
-    grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::Ack> stub(call->channel_);
+    grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::Ack> stub(channel);
     stub.PrepareBidiStreamingCall(&call->context_, kRouteMethod, grpc::StubOptions(), call.get());
     // Held until End: the sender's thread may start a write at any time before.
     call->AddHold();
@@ -55,6 +56,12 @@ class SendingCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::A
     End();
   }
 
+  // After Close. Cancelling is local, so gRPC lets go of the call whatever the peer does.
+  void WaitDone() EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    while (!done_) clock_.WaitUntil(done_changed_, mu_, clock_.Now() + std::chrono::seconds(1));
+  }
+
   Mailbox<v1::RouteOpened>& opened() { return opened_; }
   Mailbox<v1::FrameAck>& acks() { return acks_; }
 
@@ -78,11 +85,13 @@ class SendingCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::A
     acks_.Close(Status::Unavailable("peer_lost", why.ToString()));
     opened_.Close(std::move(why));
     const std::shared_ptr<SendingCall> last = std::move(self_);
+    MutexLock lock(mu_);
+    done_ = true;
+    done_changed_.NotifyAll();
   }
 
  private:
-  SendingCall(std::shared_ptr<grpc::Channel> channel, std::int32_t credits, Clock& clock)
-      : channel_(std::move(channel)), opened_(1, clock), acks_(credits, clock) {}
+  SendingCall(std::int32_t credits, Clock& clock) : clock_(clock), opened_(1, clock), acks_(credits, clock) {}
 
   void End() EXCLUDES(mu_) {
     MutexLock lock(mu_);
@@ -99,7 +108,7 @@ class SendingCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::A
     StartWrite(&current_);
   }
 
-  const std::shared_ptr<grpc::Channel> channel_;
+  Clock& clock_;
   grpc::ClientContext context_;
   v1::Ack ack_;
   Mailbox<v1::RouteOpened> opened_;
@@ -109,17 +118,28 @@ class SendingCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::A
   grpc::ByteBuffer current_;  // gRPC's while writing_
   bool writing_ GUARDED_BY(mu_) = false;
   bool ended_ GUARDED_BY(mu_) = false;
+  CondVar done_changed_;
+  bool done_ GUARDED_BY(mu_) = false;
   std::shared_ptr<SendingCall> self_;
 };
 
 class GrpcSender final : public BucketSender {
  public:
-  GrpcSender(const RouteHello& hello, FrameArena arena, std::shared_ptr<SendingCall> call)
-      : hello_(hello),
+  GrpcSender(std::shared_ptr<grpc::Channel> channel, const RouteHello& hello, FrameArena arena, Clock& clock)
+      : channel_(std::move(channel)),
+        hello_(hello),
         arena_(std::make_shared<const FrameArena>(std::move(arena))),
-        call_(std::move(call)),
+        call_(SendingCall::Start(channel_, hello, clock)),
         credits_(hello.credits) {}
-  ~GrpcSender() override { call_->Close(); }
+  // The channel goes on this thread: gRPC ends the threads of its callbacks with the last channel that uses them, and
+  // one of them cannot end itself.
+  ~GrpcSender() override {
+    call_->Close();
+    call_->WaitDone();
+  }
+
+  // Waits until the peer has opened the route.
+  Status WaitOpened(Deadline deadline) { return call_->opened().Pop(deadline).status(); }
 
   std::int64_t frame_bytes() const override { return hello_.frame_bytes; }
   std::int32_t credits() const override { return hello_.credits; }
@@ -166,6 +186,7 @@ class GrpcSender final : public BucketSender {
     return broken_;
   }
 
+  const std::shared_ptr<grpc::Channel> channel_;
   const RouteHello hello_;
   const std::shared_ptr<const FrameArena> arena_;  // shared with messages that gRPC still holds
   const std::shared_ptr<SendingCall> call_;
@@ -179,10 +200,8 @@ class GrpcSender final : public BucketSender {
 Result<std::unique_ptr<BucketSender>> OpenGrpcRoute(std::shared_ptr<grpc::Channel> channel, const RouteHello& hello,
                                                     Deadline deadline, Clock& clock) {
   ASSIGN_OR_RETURN(FrameArena arena, FrameArena::Anonymous(hello.frame_bytes, hello.credits));
-  auto call = SendingCall::Start(std::move(channel), hello, clock);
-  const Status opened = call->opened().Pop(deadline).status();
-  auto sender = std::make_unique<GrpcSender>(hello, std::move(arena), std::move(call));
-  RETURN_IF_ERROR(opened);
+  auto sender = std::make_unique<GrpcSender>(std::move(channel), hello, std::move(arena), clock);
+  RETURN_IF_ERROR(sender->WaitOpened(deadline));
   return std::unique_ptr<BucketSender>(std::move(sender));
 }
 
