@@ -104,9 +104,6 @@ inline void AttendHeads(const AttentionProblem& p, std::int64_t head) {
   for (; chunk < chunks; ++chunk) MixValues<V, kHeads, 1>(p, head, chunk, p.scratch, stride, totals);
 }
 
-// Heads of one group are done four at a time: they share every load of the cache.
-inline constexpr int kHeadsAtOnce = 4;
-
 template <class V>
 void Attention(const AttentionProblem& p) {
   std::int64_t head = 0;

@@ -18,8 +18,7 @@ void StoreKvOnHost(const KvHeadView& cache, std::int64_t position, const float* 
 }
 
 std::int64_t AttentionScratch(std::int64_t positions) {
-  constexpr std::int64_t kHeadsAtOnce = 4;
-  return kHeadsAtOnce * ((positions + kKvGroup - 1) / kKvGroup * kKvGroup);
+  return exact_internal::kHeadsAtOnce * ((positions + kKvGroup - 1) / kKvGroup * kKvGroup);
 }
 
 void AttentionOnHost(const AttentionProblem& problem, Isa isa) {

@@ -10,6 +10,9 @@
 
 namespace bascule::exact_internal {
 
+// Query heads of one KV head are done four at a time: they share every load of the cache.
+inline constexpr int kHeadsAtOnce = 4;
+
 struct ExactKernels {
   void (*pack_rows)(const float* x, std::int64_t rows, std::int64_t k, std::int64_t x_stride, float* packed);
   void (*gemm)(const GemmProblem& problem, std::int64_t first, std::int64_t last);
