@@ -54,8 +54,12 @@ void Output::PrintListening(const std::string& address) {
 void Output::PrintError(const Outcome& outcome) {
   const Status& status = outcome.status;
   std::string where;
-  if (!outcome.peer.empty()) where += fmt::format(" (peer {})", outcome.peer);
-  if (!outcome.phase.empty()) where += fmt::format(" (phase {})", outcome.phase);
+  const auto add = [&](std::string_view what, const std::string& value) {
+    const bool said = status.message().find(value) != std::string::npos;
+    if (!value.empty() && !said) where += fmt::format(" ({} {})", what, value);
+  };
+  add("peer", outcome.peer);
+  add("phase", outcome.phase);
   const std::string text = fmt::format(
       "bascule: {}{} [{}]\n", status.message().empty() ? status.reason() : status.message(), where, status.reason());
   std::fwrite(text.data(), 1, text.size(), stderr);

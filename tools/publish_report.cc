@@ -1,9 +1,8 @@
 #include "tools/publish_report.h"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 namespace bascule {
 namespace {
@@ -32,12 +31,23 @@ Json ReplicaJson(const ReplicaReport& replica) {
           {"error", committed ? Json(nullptr) : ErrorJson(OutcomeOf(replica))}};
 }
 
-// Of the first replica that got as far as choosing one.
+// Nothing for a replica that failed before it had chosen one.
+std::optional<std::string> TransportOf(const ReplicaReport& replica) {
+  const bool unchosen = replica.phase == "connect" || replica.phase == "hello" || replica.phase == "plan";
+  return unchosen ? std::nullopt : std::optional(std::string(TransportName(replica.transport)));
+}
+
 Json TransportJson(const PublishReport& report) {
   for (const ReplicaReport& replica : report.replicas) {
-    if (replica.phase != "connect" && replica.phase != "hello") return TransportName(replica.transport);
+    if (const auto transport = TransportOf(replica)) return *transport;
   }
   return nullptr;
+}
+
+std::string VersionText(const PublishReport& report) {
+  if (report.version.digest.IsZero()) return "nothing was published";
+  return fmt::format("version  {} (digest {}), {}", report.version.ToString(), report.version.digest.ToHex(),
+                     BytesText(report.bytes));
 }
 
 }  // namespace
@@ -58,12 +68,11 @@ std::string PublishReportText(const PublishReport& report, const Output& out) {
   std::vector<std::vector<std::string>> rows = {{"REPLICA", "STATE", "TRANSPORT", "STAGE", "VERIFY", "STALL"}};
   for (const ReplicaReport& replica : report.replicas) {
     const Colour colour = replica.status.ok() ? Colour::kGood : Colour::kBad;
-    rows.push_back({replica.address, out.Painted(colour, StateOf(replica)),
-                    std::string(TransportName(replica.transport)), fmt::format("{:.1f} ms", replica.stage_ms),
-                    fmt::format("{:.1f} ms", replica.verify_ms), fmt::format("{:.0f} µs", replica.flip.flip_stall_us)});
+    rows.push_back({replica.address, out.Painted(colour, StateOf(replica)), TransportOf(replica).value_or("-"),
+                    fmt::format("{:.1f} ms", replica.stage_ms), fmt::format("{:.1f} ms", replica.verify_ms),
+                    fmt::format("{:.0f} µs", replica.flip.flip_stall_us)});
   }
-  return fmt::format("version  {} (digest {}), {}\n\n{}", report.version.ToString(), report.version.digest.ToHex(),
-                     BytesText(report.bytes), TableText(rows));
+  return VersionText(report) + "\n\n" + TableText(rows);
 }
 
 Outcome PublishOutcome(const PublishReport& report) {

@@ -264,8 +264,9 @@ class GrowthTest(EndToEndTest):
         settled = publish(40)
         grown = publish(160)
 
-        self.assertLessEqual(grown["descriptors"], settled["descriptors"])
-        self.assertLessEqual(grown["threads"], settled["threads"])
+        # One a publish would be 160. gRPC keeps a few threads and connections more or less about.
+        self.assertLess(grown["descriptors"] - settled["descriptors"], 8)
+        self.assertLess(grown["threads"] - settled["threads"], 8)
         # One leaked version would be 0.2 MB a publish; allocators settle within a few.
         self.assertLess(grown["resident_kb"] - settled["resident_kb"], 8 * 1024)
         self.assertEqual(engine.status()["live"]["version"], 200)
