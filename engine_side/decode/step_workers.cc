@@ -39,11 +39,13 @@ StepWorkers::StepWorkers(int threads) {
 
 StepWorkers::~StepWorkers() {
   stopping_.store(true, std::memory_order_release);
-  job_number_.fetch_add(1, std::memory_order_release);
+  job_number_.fetch_add(1);
   job_number_.notify_all();
   for (Worker& helper : helpers_) helper.Join();
 }
 
+// Words that somebody sleeps on change in the single total order: a notifier looks for sleepers after its change, a
+// sleeper for the change after it counts as one.
 void StepWorkers::Share(Job job) {
   job.grain = std::max(job.grain, (job.items + kMaxRanges - 1) / kMaxRanges);
   const std::int64_t ranges = (job.items + job.grain - 1) / job.grain;
@@ -51,7 +53,7 @@ void StepWorkers::Share(Job job) {
   ranges_done_.store(0, std::memory_order_relaxed);
   const std::uint32_t number = job_number_.load(std::memory_order_relaxed) + 1;
   claims_.store(std::uint64_t{number} << 32 | static_cast<std::uint64_t>(ranges) << 16, std::memory_order_release);
-  job_number_.store(number, std::memory_order_release);
+  job_number_.store(number);
   job_number_.notify_all();
   ClaimRanges(0);
   std::uint32_t done = ranges_done_.load(std::memory_order_acquire);
@@ -66,7 +68,7 @@ void StepWorkers::ClaimRanges(int thread) {
     if (range >= ranges) return;
     const std::int64_t begin = range * job_.grain;
     job_.run(job_.context, begin, std::min(begin + job_.grain, job_.items), thread);
-    ranges_done_.fetch_add(1, std::memory_order_acq_rel);
+    ranges_done_.fetch_add(1);
     ranges_done_.notify_one();
   }
 }
