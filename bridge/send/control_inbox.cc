@@ -19,7 +19,7 @@ ControlInbox::ControlInbox(std::unique_ptr<ControlChannel> channel, Clock& clock
 
 ControlInbox::~ControlInbox() {
   reader_.RequestStop();
-  channel_->Cancel();
+  finish_sending_ ? channel_->StopReceiving() : channel_->Cancel();
   reader_.Join();
 }
 
@@ -57,7 +57,7 @@ void ControlInbox::ReadUntilLost(std::stop_token stop) {
     Result<SessionMessage> received = channel_->Receive(Deadline::After(clock_, kReadTime));
     if (!received.ok() && received.status().code() == StatusCode::kDeadlineExceeded) continue;
     if (Put(std::move(received))) continue;
-    channel_->Cancel();
+    if (!stop.stop_requested()) channel_->Cancel();
     return;
   }
 }

@@ -4,6 +4,7 @@
 // Thread-safety: thread-safe; one waiter at a time.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -21,7 +22,7 @@ namespace bascule {
 class ControlInbox {
  public:
   ControlInbox(std::unique_ptr<ControlChannel> channel, Clock& clock);
-  ~ControlInbox();  // closes the channel
+  ~ControlInbox();  // closes the channel at once, or as FinishSending says
 
   // Unavailable "peer_lost"
   Status Send(const SessionMessage& message) { return channel_->Send(message); }
@@ -33,6 +34,9 @@ class ControlInbox {
   Result<std::optional<SessionMessage>> Next(Deadline deadline, std::stop_token stop,
                                              const std::function<bool()>& done = {}) EXCLUDES(mu_);
   void Wake() EXCLUDES(mu_);
+
+  // Closing then lets what was sent go out first, for as long as the channel is ready to wait for that.
+  void FinishSending() { finish_sending_ = true; }
 
   // The peer is there and has said nothing that nobody waited for: a new session can begin.
   bool Quiet() const EXCLUDES(mu_);
@@ -48,6 +52,7 @@ class ControlInbox {
   CondVar changed_;
   std::deque<SessionMessage> messages_ GUARDED_BY(mu_);
   Status lost_ GUARDED_BY(mu_);
+  std::atomic<bool> finish_sending_ = false;
   Worker reader_;
 };
 

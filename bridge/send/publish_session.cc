@@ -181,8 +181,10 @@ void PublishSession::EndFailed(const Status& why) {
   LogInfo("publish_failed", "session={} version={} replica={} phase={} why={}", session_.ToString(),
           report_.version.ToString(), connection_.options().address, SendPhaseName(report_.phase), why.ToString());
   if (!engine_ended_) {
-    // Best effort: an engine that cannot be told sees the channel close.
-    static_cast<void>(connection_.inbox().Send(Abort{.session = session_, .why = why}));
+    // Best effort: an engine that cannot be told sees the channel close. One whose time is over knows that itself, and
+    // may be too stuck to be waited for.
+    const Status told = connection_.inbox().Send(Abort{.session = session_, .why = why});
+    if (told.ok() && why.code() != StatusCode::kDeadlineExceeded) connection_.inbox().FinishSending();
   }
   connection_.Close();
 }

@@ -90,8 +90,9 @@ Status ReplicaConnection::OpenRoutes(Deadline deadline) {
 }
 
 void ReplicaConnection::Close() {
-  routes_.clear();
+  // The control channel first: an engine that sees a route end before it has read why takes the publisher for dead.
   inbox_.reset();
+  routes_.clear();
 }
 
 void ReplicaConnection::NoteCommitted(const WeightVersion& version) {

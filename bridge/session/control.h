@@ -12,7 +12,7 @@
 
 namespace bascule {
 
-// Thread-safety: Send and Cancel from any thread; one thread receives.
+// Thread-safety: Send, StopReceiving and Cancel from any thread; one thread receives.
 class ControlChannel {
  public:
   virtual ~ControlChannel() = default;  // closes
@@ -24,7 +24,10 @@ class ControlChannel {
   // Unavailable "peer_lost"; DeadlineExceeded "deadline"; Cancelled "cancelled"
   // DataLoss "bad_message"  the peer's bytes are no message, or break a bound
   virtual Result<SessionMessage> Receive(Deadline deadline) = 0;
-  // Wakes both ends; the peer sees "peer_lost".
+  // Receive fails with "cancelled" from now on. The peer hears nothing of it, and what was sent still goes out: the way
+  // to close without losing a last message.
+  virtual void StopReceiving() = 0;
+  // Wakes both ends; the peer sees "peer_lost", perhaps before what was sent last.
   virtual void Cancel() = 0;
   virtual std::string peer() const = 0;  // address, for messages
 };

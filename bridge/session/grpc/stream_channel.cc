@@ -64,7 +64,7 @@ Status StreamChannel::Send(const SessionMessage& message) {
 Result<SessionMessage> StreamChannel::Receive(Deadline deadline) {
   MutexLock lock(mu_);
   while (true) {
-    if (cancelled_) return Status::Cancelled("cancelled", "the control channel was cancelled here");
+    if (cancelled_ || deaf_) return Status::Cancelled("cancelled", "the control channel was cancelled here");
     if (!inbox_.empty()) {
       Result<SessionMessage> message = std::move(inbox_.front());
       inbox_.pop_front();
@@ -76,6 +76,12 @@ Result<SessionMessage> StreamChannel::Receive(Deadline deadline) {
       return Status::DeadlineExceeded("deadline", fmt::format("no control message from {} in time", peer_));
     }
   }
+}
+
+void StreamChannel::StopReceiving() {
+  MutexLock lock(mu_);
+  deaf_ = true;
+  changed_.NotifyAll();
 }
 
 void StreamChannel::Cancel() {

@@ -22,6 +22,7 @@ class StreamChannel final : public ControlChannel {
 
   Status Send(const SessionMessage& message) override EXCLUDES(mu_);
   Result<SessionMessage> Receive(Deadline deadline) override EXCLUDES(mu_);
+  void StopReceiving() override EXCLUDES(mu_);
   void Cancel() override EXCLUDES(mu_);
   std::string peer() const override { return peer_; }
 
@@ -44,6 +45,7 @@ class StreamChannel final : public ControlChannel {
   std::deque<std::string> outbox_ GUARDED_BY(mu_);
   std::size_t outbox_bytes_ GUARDED_BY(mu_) = 0;
   bool cancelled_ GUARDED_BY(mu_) = false;
+  bool deaf_ GUARDED_BY(mu_) = false;  // receives no more, still sends
   bool closing_ GUARDED_BY(mu_) = false;
   bool ended_ GUARDED_BY(mu_) = false;      // the stream
   bool read_over_ GUARDED_BY(mu_) = false;  // the threads

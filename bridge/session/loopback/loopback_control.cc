@@ -26,7 +26,7 @@ class Pipe {
   Result<SessionMessage> Receive(std::size_t end, Deadline deadline) EXCLUDES(mu_) {
     MutexLock lock(mu_);
     while (true) {
-      if (closed_[end]) return Status::Cancelled("cancelled", "the control channel was cancelled here");
+      if (closed_[end] || deaf_[end]) return Status::Cancelled("cancelled", "the control channel was cancelled here");
       if (!inbox_[end].empty()) {
         SessionMessage message = std::move(inbox_[end].front());
         inbox_[end].pop_front();
@@ -37,6 +37,12 @@ class Pipe {
         return Status::DeadlineExceeded("deadline", "no control message in time");
       }
     }
+  }
+
+  void StopReceiving(std::size_t end) EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    deaf_[end] = true;
+    changed_.NotifyAll();
   }
 
   void Close(std::size_t end) EXCLUDES(mu_) {
@@ -51,6 +57,7 @@ class Pipe {
   CondVar changed_;
   std::array<std::deque<SessionMessage>, 2> inbox_ GUARDED_BY(mu_);
   std::array<bool, 2> closed_ GUARDED_BY(mu_){};
+  std::array<bool, 2> deaf_ GUARDED_BY(mu_){};  // receives no more, still sends
 };
 
 class LoopbackChannel final : public ControlChannel {
@@ -61,6 +68,7 @@ class LoopbackChannel final : public ControlChannel {
 
   Status Send(const SessionMessage& message) override { return pipe_->Send(end_, message); }
   Result<SessionMessage> Receive(Deadline deadline) override { return pipe_->Receive(end_, deadline); }
+  void StopReceiving() override { pipe_->StopReceiving(end_); }
   void Cancel() override { pipe_->Close(end_); }
   std::string peer() const override { return peer_; }
 
