@@ -18,7 +18,7 @@ Status RollBack(Program& program, const RollbackOptions& options, VersionStatusC
     program.out.PrintObject(report);
   } else {
     program.out.PrintText(fmt::format("live is version {} again (digest {}, decode stood still for {} µs)",
-                                      report["version"].dump(), report["digest"].dump(),
+                                      report["version"].dump(), report["digest"].get<std::string>(),
                                       report["flip_stall_us"].dump()));
   }
   return OkStatus();

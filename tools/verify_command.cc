@@ -1,4 +1,6 @@
 // bascule verify: is the content of two checkpoints, or of a checkpoint and a running engine, the same?
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -126,8 +128,15 @@ void Show(Output& out, const std::vector<Difference>& differences) {
     out.PrintText(out.Painted(Colour::kGood, "equal"));
   } else {
     std::vector<std::vector<std::string>> rows = {{"TENSOR", "DIFFERENCE"}};
-    for (const Difference& d : differences) rows.push_back({d.tensor, d.why});
+    constexpr std::size_t kRowsShown = 20;  // --json lists all
+    for (const Difference& d : differences) {
+      if (rows.size() > kRowsShown) break;
+      rows.push_back({d.tensor, d.why});
+    }
     out.PrintText(TableText(rows));
+    if (differences.size() > kRowsShown) {
+      out.PrintText(fmt::format("... and {} more; --json lists all", differences.size() - kRowsShown));
+    }
   }
 }
 
