@@ -27,9 +27,11 @@ struct BenchmarkRow {
 
 // How much a benchmark moves and how often. The default is what README quotes; tests run a small one.
 struct BenchmarkScale {
-  std::size_t bytes =
-      std::size_t{512} << 20;                // of a kernel's memory: a multiple of 4 MiB; past every cache near a core
-  std::int64_t model_bytes = 1'200'000'000;  // of the model that is synced
+  // Of a kernel's memory: a multiple of 4 MiB, past every cache near a core.
+  std::size_t bytes = std::size_t{512} << 20;
+  // Of the model that is synced, in bf16; other models are so many times smaller.
+  std::int64_t model_bytes = 1'200'000'000;
+  int flips = 60;  // of each row that times flips
   int rounds = 9;
 };
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "benchmarks/benchmark.h"
+#include "benchmarks/decode_benchmarks.h"
 #include "benchmarks/kernel_benchmarks.h"
 #include "benchmarks/peer_process.h"
 #include "benchmarks/row_message.h"
@@ -18,6 +19,13 @@ constexpr Benchmark kBenchmarks[] = {
     {"shm", "frames copied into and out of shared memory, between two processes", RunShmBenchmark},
     {"grpc", "frames copied into and out of a gRPC stream, over the loopback interface", RunGrpcBenchmark},
     {"sync_shm", "a publish over shared memory to an engine process, until it is verified", RunSyncShmBenchmark},
+    {"sync_grpc", "the same over gRPC", RunSyncGrpcBenchmark},
+#if defined(BASCULE_GLOO)
+    {"sync_gloo", "the first beside what Python trainers do on CPUs", RunSyncGlooBenchmark},
+#endif
+    {"decode_batch1", "weights that one request's decoding reads", RunDecodeBenchmark},
+    {"stall_shadow", "how long decoding stands still when a version goes live, small model and large",
+     RunStallBenchmark},
 };
 
 constexpr Duration kPatience = std::chrono::minutes(30);  // of one benchmark

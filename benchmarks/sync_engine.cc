@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "bridge/transport/grpc/listener.h"
 #include "bridge/transport/shm/listener.h"
 #include "bridge/transport/shm/runtime_directory.h"
 #include "model/engine_layout.h"
@@ -9,17 +10,15 @@
 namespace bascule {
 namespace {
 
-constexpr Duration kStartPatience = std::chrono::minutes(2);  // the slots are prefaulted
+constexpr Duration kStartPatience = std::chrono::minutes(2);  // slots are prefaulted
+constexpr std::string_view kAnyPort = "127.0.0.1:0";
 
 }  // namespace
 
-Result<std::unique_ptr<SyncEngine>> SyncEngine::Create(const ModelConfig& config, TransportKind kind,
-                                                       const std::vector<grpc::Service*>& extra) {
+Result<std::unique_ptr<SyncEngine>> SyncEngine::Create(const ModelConfig& config, TransportKind kind) {
   std::unique_ptr<SyncEngine> engine(new SyncEngine());
-  std::vector<grpc::Service*> services = extra;
-  CHECK(kind == TransportKind::kShm);
-  ASSIGN_OR_RETURN(engine->listener_,
-                   ShmListener::Create(fmt::format("{}/benchmark-{}", DefaultRuntimeDirectory(), getpid())));
+  std::vector<grpc::Service*> services;
+  RETURN_IF_ERROR(engine->Listen(kind, services));
   ASSIGN_OR_RETURN(EngineLayout layout, MakeEngineLayout(config, DType::kBf16));
   ASSIGN_OR_RETURN(engine->receiver_, WeightReceiver::Create({.model = config.Description(),
                                                               .layout = std::move(layout.layout),
@@ -28,28 +27,40 @@ Result<std::unique_ptr<SyncEngine>> SyncEngine::Create(const ModelConfig& config
   engine->control_ = std::make_unique<GrpcControlService>(
       [receiver = engine->receiver_.get()](ControlChannel& channel) { static_cast<void>(receiver->Serve(channel)); });
   services.push_back(engine->control_->service());
-  ASSIGN_OR_RETURN(engine->server_, GrpcServer::Start("127.0.0.1:0", services));
+  ASSIGN_OR_RETURN(engine->server_, GrpcServer::Start(std::string(kAnyPort), services));
+  if (auto* listener = dynamic_cast<GrpcListener*>(engine->listener_.get())) listener->SetAddress(engine->address());
   return engine;
 }
 
-SyncEngine::~SyncEngine() {
-  receiver_.reset();  // ends the calls that the server still serves
-  server_.reset();
+Status SyncEngine::Listen(TransportKind kind, std::vector<grpc::Service*>& services) {
+  if (kind == TransportKind::kShm) {
+    ASSIGN_OR_RETURN(listener_,
+                     ShmListener::Create(fmt::format("{}/benchmark-{}", DefaultRuntimeDirectory(), getpid())));
+    return OkStatus();
+  }
+  if (kind == TransportKind::kGrpc) {
+    auto listener = std::make_unique<GrpcListener>();
+    services.push_back(&listener->service());
+    listener_ = std::move(listener);
+    return OkStatus();
+  }
+  return Status::Unimplemented("transport_unavailable", fmt::format("{} between processes", TransportName(kind)));
 }
 
-Result<RemoteEngine> StartSyncEngine(const ModelConfig& config, TransportKind kind,
-                                     const std::function<std::vector<grpc::Service*>()>& make_extra) {
-  RemoteEngine engine;
-  ASSIGN_OR_RETURN(engine.process, PeerProcess::Start([&](PeerLink& link) -> Status {
-                     const std::vector<grpc::Service*> extra =
-                         make_extra ? make_extra() : std::vector<grpc::Service*>{};
-                     ASSIGN_OR_RETURN(const auto here, SyncEngine::Create(config, kind, extra));
-                     RETURN_IF_ERROR(link.Send(here->address()));
-                     link.AwaitEnd();
-                     return OkStatus();
-                   }));
-  ASSIGN_OR_RETURN(engine.address, engine.process->link().Receive(Deadline::After(Clock::Real(), kStartPatience)));
-  return engine;
+Result<RemoteServer> StartServer(const std::function<Status(PeerLink&)>& body) {
+  RemoteServer server;
+  ASSIGN_OR_RETURN(server.process, PeerProcess::Start(body));
+  ASSIGN_OR_RETURN(server.address, server.process->link().Receive(Deadline::After(Clock::Real(), kStartPatience)));
+  return server;
+}
+
+Result<RemoteServer> StartSyncEngine(const ModelConfig& config, TransportKind kind) {
+  return StartServer([&](PeerLink& link) -> Status {
+    ASSIGN_OR_RETURN(const auto engine, SyncEngine::Create(config, kind));
+    RETURN_IF_ERROR(link.Send(engine->address()));
+    link.AwaitEnd();
+    return OkStatus();
+  });
 }
 
 }  // namespace bascule

@@ -1,5 +1,5 @@
-// The engine's end of a sync benchmark, in a process of its own: a receiver that decodes nothing, behind a gRPC server
-// for control, and one transport.
+// The engine's end of a sync benchmark: a receiver that decodes nothing, behind a gRPC server for control, with one
+// transport.
 //
 // Thread-safety: confined to one thread.
 #pragma once
@@ -21,16 +21,14 @@ namespace bascule {
 
 class SyncEngine {
  public:
-  // `extra` is hosted too, borrowed.
-  //
-  // ResourceExhausted "slot_memory"; what a listener or a server can fail with
-  static Result<std::unique_ptr<SyncEngine>> Create(const ModelConfig& config, TransportKind kind,
-                                                    const std::vector<grpc::Service*>& extra = {});
-  ~SyncEngine();
+  // ResourceExhausted "slot_memory"; Unimplemented "transport_unavailable" (loopback); what a listener or a server can
+  // fail with
+  static Result<std::unique_ptr<SyncEngine>> Create(const ModelConfig& config, TransportKind kind);
   const std::string& address() const { return server_->address(); }
 
  private:
   SyncEngine() = default;
+  Status Listen(TransportKind kind, std::vector<grpc::Service*>& services);
 
   IdleHooks hooks_;
   std::unique_ptr<TransportListener> listener_;
@@ -39,12 +37,15 @@ class SyncEngine {
   std::unique_ptr<GrpcServer> server_;
 };
 
-// Starts an engine in a new process and waits until it listens.
-struct RemoteEngine {
+// A server in a process of its own, and where it listens.
+struct RemoteServer {
   std::unique_ptr<PeerProcess> process;
   std::string address;
 };
-Result<RemoteEngine> StartSyncEngine(const ModelConfig& config, TransportKind kind,
-                                     const std::function<std::vector<grpc::Service*>()>& make_extra = {});
+
+// Starts a process and waits for the first message of `body`: the address at which it listens.
+Result<RemoteServer> StartServer(const std::function<Status(PeerLink&)>& body);
+// A SyncEngine.
+Result<RemoteServer> StartSyncEngine(const ModelConfig& config, TransportKind kind);
 
 }  // namespace bascule

@@ -1,20 +1,25 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <numeric>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "benchmarks/bench_model.h"
 #include "benchmarks/benchmark.h"
 #include "benchmarks/measure.h"
 #include "benchmarks/peer_process.h"
 #include "benchmarks/row_message.h"
+#include "model/engine_layout.h"
 
 namespace bascule {
 namespace {
 
-constexpr BenchmarkScale kSmall{.bytes = std::size_t{8} << 20, .model_bytes = 2'000'000, .rounds = 1};
+constexpr BenchmarkScale kSmall{.bytes = std::size_t{8} << 20, .model_bytes = 2'000'000, .flips = 3, .rounds = 1};
 
 Deadline Soon() { return Deadline::After(Clock::Real(), std::chrono::seconds(30)); }
 
@@ -90,6 +95,77 @@ TEST(BenchmarksTest, ASyncOverSharedMemoryIsATimeBesideMemcpy) {
   EXPECT_EQ(rows[0].unit, "ms");
   EXPECT_GT(rows[0].value, 0.0);
   EXPECT_GT(rows[0].limit, 0.0);
+}
+
+TEST(BenchmarksTest, ASyncOverGrpcIsARateBesideABareStream) {
+  const std::vector<BenchmarkRow> rows = RowsOf("sync_grpc");
+
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].name, "sync_grpc");
+  EXPECT_EQ(rows[0].unit, "GB/s");
+  EXPECT_GT(rows[0].value, 0.0);
+  EXPECT_GT(rows[0].limit, 0.0);
+}
+
+TEST(BenchmarksTest, ASyncIsComparedWithGlooWhereGlooIsInstalled) {
+  const std::span<const Benchmark> all = AllBenchmarks();
+  if (std::none_of(all.begin(), all.end(), [](const Benchmark& one) { return one.name == "sync_gloo"; })) {
+    GTEST_SKIP() << "built without libgloo-dev";
+  }
+
+  const std::vector<BenchmarkRow> rows = RowsOf("sync_gloo");
+
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].name, "sync_gloo");
+  EXPECT_GT(rows[0].value, 0.0);
+  EXPECT_GT(rows[0].limit, 0.0);
+}
+
+TEST(BenchmarksTest, DecodingIsTheRateAtWhichWeightsAreReadBesideMemoryRead) {
+  const std::vector<BenchmarkRow> rows = RowsOf("decode_batch1");
+
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].name, "decode_batch1");
+  EXPECT_EQ(rows[0].unit, "GB/s");
+  EXPECT_GT(rows[0].value, 0.0);
+  EXPECT_GT(rows[0].limit, 0.0);
+}
+
+TEST(BenchmarksTest, StallsAreTimedOnASmallModelAndALargeOne) {
+  const std::vector<BenchmarkRow> rows = RowsOf("stall_shadow");
+
+  ASSERT_EQ(rows.size(), 2u);
+  for (const BenchmarkRow& row : rows) {
+    EXPECT_EQ(row.name.substr(0, 13), "stall_shadow_");
+    EXPECT_EQ(row.unit, "us");
+    EXPECT_GT(row.value, 0.0);
+    EXPECT_EQ(row.limit, 1000);
+  }
+}
+
+TEST(BenchModelTest, AModelHasAboutTheSizeThatWasAskedFor) {
+  for (const std::int64_t wanted : {2'000'000, 100'000'000, 500'000'000, 1'200'000'000}) {
+    const ModelConfig config = ModelOfAbout(wanted);
+    std::int64_t bytes = 0;
+
+    for (const TensorSpec& tensor : LogicalTensors(config, DType::kBf16)) bytes += tensor.Bytes();
+
+    EXPECT_NEAR(static_cast<double>(bytes) / static_cast<double>(wanted), 1.0, 0.2) << config.Description();
+    EXPECT_TRUE(MakeEngineLayout(config, DType::kBf16).ok());
+  }
+}
+
+TEST(BenchModelTest, EveryRandomWeightIsASmallFiniteNumber) {
+  const auto weights = RandomBf16Weights({{"w", DType::kBf16, {64, 64}}});
+  ASSERT_TRUE(weights.ok());
+  const std::span<const std::byte> bytes = (*weights)->bytes();
+
+  for (std::size_t at = 0; at < bytes.size(); at += 2) {
+    const std::uint32_t bits =
+        std::to_integer<std::uint32_t>(bytes[at]) << 16 | std::to_integer<std::uint32_t>(bytes[at + 1]) << 24;
+    const float magnitude = std::fabs(std::bit_cast<float>(bits));
+    ASSERT_TRUE(magnitude >= 1.0f / 128 && magnitude < 1.0f / 64) << magnitude;
+  }
 }
 
 TEST(BenchmarksTest, AStopEndsARunningBenchmark) {

@@ -1,0 +1,14 @@
+// The benchmarks of an engine that decodes, as the registry lists them.
+#pragma once
+
+#include <vector>
+
+#include "base/status.h"
+#include "benchmarks/benchmark.h"
+
+namespace bascule {
+
+Result<std::vector<BenchmarkRow>> RunStallBenchmark(const BenchmarkScale& scale);
+Result<std::vector<BenchmarkRow>> RunDecodeBenchmark(const BenchmarkScale& scale);
+
+}  // namespace bascule
