@@ -9,7 +9,7 @@ class RealClock final : public Clock {
  public:
   TimePoint Now() override { return std::chrono::steady_clock::now(); }
   std::chrono::system_clock::time_point WallNow() override { return std::chrono::system_clock::now(); }
-  bool WaitUntil(CondVar& cond, Mutex& mu, TimePoint until) override {
+  bool WaitUntil(CondVar& cond, Mutex& mu, TimePoint until) override REQUIRES(mu) {
     WaitReal(cond, mu, until);
     return Now() < until;
   }
