@@ -24,6 +24,7 @@ class GrpcSyncTest : public SyncFixture {
     receiver_ = *WeightReceiver::Create(receiver_options_, hooks_);
   }
   void StartTrainer(int trainer_ranks) {
+    options_.connect_timeout = std::chrono::minutes(1);  // a slow machine is no fault
     trainer_ = std::make_unique<ShardedTrainer>(trainer_ranks, kRows);
     options_.replicas = {server_->address()};
     options_.control = &dialer_of_control_;

@@ -68,6 +68,7 @@ class SyncFixture : public testing::Test {
     serving_.reset();
   }
   void StartTrainer(int trainer_ranks) {
+    options_.connect_timeout = std::chrono::minutes(1);  // a slow machine is no fault
     trainer_ = std::make_unique<ShardedTrainer>(trainer_ranks, kRows);
     options_.replicas = {"engine"};
     options_.control = &control_;

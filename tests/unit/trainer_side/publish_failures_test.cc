@@ -99,7 +99,10 @@ INSTANTIATE_TEST_SUITE_P(Phases, PublishDeadlineTest, testing::ValuesIn(kFaults)
 
 class PublishRepairTest : public TimedPublisherFixture {
  protected:
-  PublishRepairTest() { UseTrainer(/*ranks=*/2, /*rows=*/200); }  // several buckets on each route
+  PublishRepairTest() {
+    UseTrainer(/*ranks=*/2, /*rows=*/200);      // several buckets on each route
+    options_.deadline = std::chrono::hours(1);  // no wait of these ends with it
+  }
 };
 
 TEST_F(PublishRepairTest, EveryBucketDamagedOnceIsSentAgainAndCountsOnce) {

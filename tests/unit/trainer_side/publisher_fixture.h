@@ -23,7 +23,9 @@ namespace bascule {
 
 class PublisherFixture : public testing::Test {
  protected:
-  explicit PublisherFixture(Clock& clock = Clock::Real()) : clock_(clock), control_(clock), dialer_(network_, clock) {}
+  explicit PublisherFixture(Clock& clock = Clock::Real()) : clock_(clock), control_(clock), dialer_(network_, clock) {
+    options_.connect_timeout = options_.deadline;  // a slow machine is no fault
+  }
 
   ScriptedEngine& AddEngine(int engine_ranks = 1) {
     return AddEngine(ShardedTrainer::EngineLayout(engine_ranks, trainer_->Rows()));
