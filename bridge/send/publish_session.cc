@@ -174,7 +174,9 @@ Result<T> PublishSession::Expect() {
 
 Status PublishSession::Explained(const Status& failure) {
   const Result<SessionMessage> message = NextMessage(std::min(deadline_, Deadline::After(clock_, kExplanationTime)));
-  return message.ok() && engine_ended_ ? Unexpected(*message) : failure;
+  if (message.ok()) return engine_ended_ ? Unexpected(*message) : failure;
+  // An engine that is gone is why its routes end, or are refused by whoever listens there now.
+  return message.status().reason() == "peer_lost" ? message.status() : failure;
 }
 
 void PublishSession::EndFailed(const Status& why) {

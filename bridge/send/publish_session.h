@@ -74,7 +74,7 @@ class PublishSession {
   // The next message, if it is a T of this session.
   template <typename T>
   Result<T> Expect();
-  // `failure` of a route, or what the engine has to say about it.
+  // `failure` of a route, or what the engine has to say about it, or that the engine is gone.
   Status Explained(const Status& failure);
   void EndFailed(const Status& why);
 

@@ -102,5 +102,28 @@ TEST_F(PublishOnceTest, AnswersToHelloThatHaveNoPlaceThereAreRefused) {
   }
 }
 
+TEST_F(PublishOnceTest, AnEngineThatGoesBeforeItsRoutesAreDialledIsLostAndDoesNotRefuseThem) {
+  const auto listener = control_.Listen("leaving", [](ControlChannel& channel) {
+    const Deadline deadline = Deadline::After(Clock::Real(), std::chrono::seconds(60));
+    if (!channel.Receive(deadline).ok()) return;
+    // Routes are dialled where another engine listens, which refuses a connection that it does not know.
+    const HelloReply reply{.engine_layout = ShardedTrainer::EngineLayout(/*engine_ranks=*/2),
+                           .live = {.run = "base", .number = 0, .digest = {}},
+                           .endpoints = {{TransportKind::kLoopback, "engine"}},
+                           .connection = 12345,
+                           .max_credits = 4};
+    if (!channel.Send(reply).ok()) return;
+    const Result<SessionMessage> offer = channel.Receive(deadline);
+    if (offer.ok()) (void)channel.Send(Accept{.session = std::get<Offer>(*offer).session});
+  });
+  ASSERT_TRUE(listener.ok());
+
+  const SendReport report = Publish({.run = "base", .number = 1}, {}, "leaving");
+
+  EXPECT_EQ(report.status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(report.status.reason(), "peer_lost");
+  EXPECT_EQ(report.phase, SendPhase::kSend);
+}
+
 }  // namespace
 }  // namespace bascule
