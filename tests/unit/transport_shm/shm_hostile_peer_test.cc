@@ -141,7 +141,8 @@ TEST_F(ShmHostileSenderTest, SilentCallersDoNotKeepOthersOut) {
 }
 
 TEST_F(ShmHostileSenderTest, RefusedCallersLeaveNoDescriptorBehind) {
-  // Once one call is answered, the fixture's own call, which is older, has been taken.
+  // Once one call is answered, the fixture's own call, which is older, has been taken. The listener may still hold the
+  // answered one when the descriptors are counted, so the count is a bound: each call that leaks would exceed it.
   ASSERT_EQ(SayHello(kGoodHello, -1).reason(), "bad_arena");
   const std::size_t descriptors = OpenDescriptors();
   for (int i = 0; i < 10; ++i) {
@@ -149,7 +150,7 @@ TEST_F(ShmHostileSenderTest, RefusedCallersLeaveNoDescriptorBehind) {
     Call();
   }
 
-  EXPECT_TRUE(Eventually([&] { return OpenDescriptors() == descriptors; }, Soon()));
+  EXPECT_TRUE(Eventually([&] { return OpenDescriptors() <= descriptors; }, Soon()));
 }
 
 // Two descriptors fit into the space that alignment leaves behind one.
