@@ -12,6 +12,7 @@ import unittest
 
 import digest_oracle
 import fixtures
+import fp8_oracle
 import safetensors_io
 from safetensors_io import FormatError, Tensor
 
@@ -21,6 +22,11 @@ except ImportError:
     numpy = None
 else:
     import forward_oracle
+
+try:
+    import ml_dtypes
+except ImportError:
+    ml_dtypes = None
 
 needs_numpy = unittest.skipIf(numpy is None, "needs the PyPI package numpy")
 
@@ -34,6 +40,36 @@ class WithTempDir(unittest.TestCase):
 def file_bytes(header, data=b""):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
+
+
+class Fp8Test(WithTempDir):
+    def test_codes_have_the_values_of_the_format(self):
+        self.assertEqual(len(fp8_oracle.VALUES), 127)
+        self.assertEqual(fp8_oracle.VALUES[:3], [0, 2.0**-9, 2.0**-8])
+        self.assertEqual([fp8_oracle.VALUES[code] for code in (0x08, 0x38, 0x77, 0x7E)], [2.0**-6, 1.0, 240.0, 448.0])
+
+    def test_ties_go_to_even_codes_and_beyond_448_is_448(self):
+        for value, code in ((1.0625, 0x38), (1.1875, 0x3A), (-1.0625, 0xB8), (2.0**-10, 0), (3 * 2.0**-10, 2)):
+            self.assertEqual(fp8_oracle.code_of_value(value), code, value)
+        for value, code in ((500.0, 0x7E), (-1e30, 0xFE), (0.0, 0), (-0.0, 0x80)):
+            self.assertEqual(fp8_oracle.code_of_value(value), code, value)
+
+    def test_a_matrix_typed_by_hand_is_quantised_by_blocks(self):
+        columns = 130
+        row = [448.0] + [1.0] * 127 + [-2.0, 0.0]
+        data = b"".join(struct.pack("<f", value)[2:] for value in row)
+
+        codes, scales = fp8_oracle.quantised(1, columns, data)
+
+        self.assertEqual(codes, bytes([0x7E] + [0x38] * 127 + [0xFE, 0x00]))
+        self.assertEqual(struct.unpack("<2f", scales), (1.0, fp8_oracle.fp32(2 / 448)))
+
+    @unittest.skipIf(ml_dtypes is None, "needs the PyPI package ml_dtypes")
+    def test_every_half_float_rounds_as_ml_dtypes_rounds_it(self):
+        halves = numpy.arange(1 << 16, dtype=numpy.uint16).view(numpy.float16)
+        halves = halves[numpy.abs(halves.astype(numpy.float32)) < 464]  # where it does not become NaN
+        theirs = halves.astype(numpy.float32).astype(ml_dtypes.float8_e4m3fn).view(numpy.uint8)
+        self.assertEqual([fp8_oracle.code_of_value(float(half)) for half in halves], theirs.tolist())
 
 
 class SafetensorsTest(WithTempDir):
