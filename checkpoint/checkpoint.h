@@ -33,6 +33,7 @@ class Checkpoint final : public WeightSource {
 
   const Layout& layout() const override { return layout_; }
   const std::byte* Base(int sender_rank, int tensor) const override;
+  void Release(std::span<const std::byte> memory) const override { SafetensorsFile::Release(memory); }
 
  private:
   Checkpoint() = default;

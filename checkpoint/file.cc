@@ -14,35 +14,16 @@
 namespace bascule {
 namespace {
 
+constexpr std::size_t kWriteBytesMax = std::size_t{1} << 30;  // The kernel takes at most 2 GiB at once.
+
 Status ReadFailure(const std::string& path, int error) {
   const std::string message = fmt::format("{}: {}", path, std::strerror(error));
   if (error == ENOENT || error == ENOTDIR) return Status::NotFound("file_not_found", message);
   return Status::PermissionDenied("file_not_readable", message);
 }
 
-Status WriteFailure(const std::string& path, int error) {
-  const std::string message = fmt::format("{}: {}", path, std::strerror(error));
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-      return Status::NotFound("directory_not_found", message);
-    case EACCES:
-    case EPERM:
-    case EROFS:
-    case EISDIR:
-      return Status::PermissionDenied("file_not_writable", message);
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-      return Status::ResourceExhausted("disk_full", message);
-    default:
-      return Status::Unavailable("write_failed", message);
-  }
-}
-
 // 0, or the error number.
 int WriteAll(int fd, std::span<const std::byte> bytes) {
-  constexpr std::size_t kWriteBytesMax = std::size_t{1} << 30;  // The kernel takes at most 2 GiB at once.
   while (!bytes.empty()) {
     const ssize_t written = write(fd, bytes.data(), std::min(bytes.size(), kWriteBytesMax));
     if (written < 0 && errno == EINTR) continue;
@@ -74,6 +55,26 @@ std::string TemporaryNameFor(const std::string& path) {
 
 }  // namespace
 
+Status WriteFailure(const std::string& path, int error) {
+  const std::string message = fmt::format("{}: {}", path, std::strerror(error));
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      return Status::NotFound("directory_not_found", message);
+    case EACCES:
+    case EPERM:
+    case EROFS:
+    case EISDIR:
+      return Status::PermissionDenied("file_not_writable", message);
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return Status::ResourceExhausted("disk_full", message);
+    default:
+      return Status::Unavailable("write_failed", message);
+  }
+}
+
 FileDescriptor::~FileDescriptor() {
   if (fd_ >= 0) close(fd_);
 }
@@ -102,6 +103,22 @@ Result<std::string> ReadTextFile(const std::string& path, std::int64_t bytes_max
   }
   text.resize(filled);
   return text;
+}
+
+Status WriteAt(const FileDescriptor& fd, const std::string& path, std::int64_t offset,
+               std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = pwrite(fd.get(), bytes.data(), std::min(bytes.size(), kWriteBytesMax), offset);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return WriteFailure(path, errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    offset += written;
+  }
+  return OkStatus();
+}
+
+Status FlushFile(const FileDescriptor& fd, const std::string& path) {
+  return fsync(fd.get()) == 0 ? OkStatus() : WriteFailure(path, errno);
 }
 
 Status ReplaceFile(const std::string& path, const std::vector<std::span<const std::byte>>& pieces) {

@@ -47,4 +47,11 @@ Result<std::string> ReadTextFile(const std::string& path, std::int64_t bytes_max
 // Unavailable "write_failed"
 Status ReplaceFile(const std::string& path, const std::vector<std::span<const std::byte>>& pieces);
 
+// Writes all of `bytes` at `offset`, however many calls that takes. Errors as ReplaceFile; messages name the path.
+Status WriteAt(const FileDescriptor& fd, const std::string& path, std::int64_t offset, std::span<const std::byte> bytes);
+// To disk. Errors as ReplaceFile.
+Status FlushFile(const FileDescriptor& fd, const std::string& path);
+// The error of a write to `path` that failed with `error_number`.
+Status WriteFailure(const std::string& path, int error_number);
+
 }  // namespace bascule

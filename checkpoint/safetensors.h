@@ -55,6 +55,8 @@ class SafetensorsFile {
   const SafetensorsHeader& header() const { return header_; }
   const std::string& path() const { return path_; }
   std::span<const std::byte> Data(const StoredTensor& tensor) const;
+  // Lets go of the pages of `memory`, a part of some open file's data; they are read again when they are touched again.
+  static void Release(std::span<const std::byte> memory);
 
  private:
   SafetensorsFile() = default;

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -37,6 +38,15 @@ std::span<const std::byte> SafetensorsFile::Data(const StoredTensor& tensor) con
   const std::span<const std::byte> file(mapping_, mapping_bytes_);
   return file.subspan(static_cast<std::size_t>(header_.data_offset + tensor.data_begin),
                       static_cast<std::size_t>(tensor.data_bytes));
+}
+
+void SafetensorsFile::Release(std::span<const std::byte> memory) {
+  static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory.data());
+  const std::uintptr_t first = (begin + page - 1) / page * page;
+  const std::uintptr_t last = (begin + memory.size()) / page * page;
+  // The mapping is private and never written, so that its pages hold nothing but the file's own bytes.
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
 }  // namespace bascule

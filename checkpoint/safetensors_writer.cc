@@ -6,6 +6,7 @@
 #include "base/checked_math.h"
 #include "checkpoint/file_internal.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/safetensors_writer_internal.h"
 
 namespace bascule {
 namespace {
@@ -60,11 +61,9 @@ std::string HeaderOf(const std::vector<TensorSpec>& tensors, const std::vector<s
 
 Status BadTensors(std::string message) { return Status::InvalidArgument("bad_tensors", std::move(message)); }
 
-Status CheckWrite(const std::vector<TensorSpec>& tensors, const std::vector<std::span<const std::byte>>& data) {
+Status CheckData(const std::vector<TensorSpec>& tensors, const std::vector<std::span<const std::byte>>& data) {
   if (tensors.size() != data.size()) return BadTensors(fmt::format("{} tensors, {} data", tensors.size(), data.size()));
-  if (const Status status = CheckTensors(tensors); !status.ok()) return BadTensors(status.message());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].name == "__metadata__") return BadTensors("the name __metadata__ is reserved");
     if (data[i].size() == static_cast<std::size_t>(tensors[i].Bytes())) continue;
     return BadTensors(
         fmt::format("tensor={} got={} bytes, want={}", tensors[i].name, data[i].size(), tensors[i].Bytes()));
@@ -84,21 +83,35 @@ std::vector<std::size_t> OrderOf(const std::vector<TensorSpec>& tensors) {
 
 }  // namespace
 
+Result<PlannedSafetensors> PlanSafetensors(const std::vector<TensorSpec>& tensors,
+                                           const std::map<std::string, std::string>& metadata) {
+  if (const Status status = CheckTensors(tensors); !status.ok()) return BadTensors(status.message());
+  for (const TensorSpec& tensor : tensors) {
+    if (tensor.name == "__metadata__") return BadTensors("the name __metadata__ is reserved");
+  }
+  PlannedSafetensors planned;
+  planned.order = OrderOf(tensors);
+  planned.header = HeaderOf(tensors, planned.order, metadata);
+  planned.offsets.resize(tensors.size());
+  planned.file_bytes = static_cast<std::int64_t>(planned.header.size());
+  for (const std::size_t i : planned.order) {
+    planned.offsets[i] = planned.file_bytes;
+    planned.file_bytes += tensors[i].Bytes();
+  }
+  // Nothing is written that the reader would refuse.
+  const Result<SafetensorsHeader> parsed =
+      ParseSafetensorsHeader(std::as_bytes(std::span(planned.header)), planned.file_bytes);
+  if (!parsed.ok()) return BadTensors(parsed.status().ToString());
+  return planned;
+}
+
 Status WriteSafetensors(const std::string& path, const std::vector<TensorSpec>& tensors,
                         const std::vector<std::span<const std::byte>>& data,
                         const std::map<std::string, std::string>& metadata) {
-  RETURN_IF_ERROR(CheckWrite(tensors, data));
-  const std::vector<std::size_t> order = OrderOf(tensors);
-  const std::string header = HeaderOf(tensors, order, metadata);
-  std::vector<std::span<const std::byte>> pieces = {std::as_bytes(std::span(header))};
-  auto file_bytes = static_cast<std::int64_t>(header.size());
-  for (const std::size_t i : order) {
-    pieces.push_back(data[i]);
-    file_bytes += tensors[i].Bytes();
-  }
-  // Nothing is written that the reader would refuse.
-  const Result<SafetensorsHeader> parsed = ParseSafetensorsHeader(pieces.front(), file_bytes);
-  if (!parsed.ok()) return BadTensors(parsed.status().ToString());
+  RETURN_IF_ERROR(CheckData(tensors, data));
+  ASSIGN_OR_RETURN(const PlannedSafetensors planned, PlanSafetensors(tensors, metadata));
+  std::vector<std::span<const std::byte>> pieces = {std::as_bytes(std::span(planned.header))};
+  for (const std::size_t i : planned.order) pieces.push_back(data[i]);
   return ReplaceFile(path, pieces);
 }
 

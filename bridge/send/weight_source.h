@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "bridge/layout/layout.h"
 
@@ -15,6 +16,9 @@ class WeightSource {
   virtual const Layout& layout() const = 0;
   // Address of element 0 of local tensor `tensor` of `sender_rank`; its strides are in the layout.
   virtual const std::byte* Base(int sender_rank, int tensor) const = 0;
+  // Advice: whoever reads has `memory`, a part of a local tensor, behind it. A source that maps files lets go of the
+  // pages; they come back when they are read again.
+  virtual void Release(std::span<const std::byte> memory) const { static_cast<void>(memory); }
 };
 
 }  // namespace bascule

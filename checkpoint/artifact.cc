@@ -1,0 +1,118 @@
+#include "checkpoint/artifact.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "bridge/manifest/manifest.h"
+#include "checkpoint/file_internal.h"
+
+namespace bascule {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kManifestName = "manifest.json";
+constexpr std::int64_t kManifestBytesMax = std::int64_t{1} << 30;
+
+Status Altered(std::string message) { return Status::DataLoss("artifact_altered", std::move(message)); }
+
+// The file's tensors are the layout's: names, types and shapes.
+Status CheckHeader(const SafetensorsFile& file, const RankLayout& rank) {
+  const std::vector<StoredTensor>& stored = file.header().tensors;
+  if (stored.size() != rank.tensors.size()) {
+    return Altered(fmt::format("{}: {} tensors, {} in the manifest", file.path(), stored.size(), rank.tensors.size()));
+  }
+  for (const LocalTensor& wanted : rank.tensors) {
+    const auto found = std::lower_bound(stored.begin(), stored.end(), wanted.name,
+                                        [](const StoredTensor& a, const std::string& b) { return a.spec.name < b; });
+    if (found != stored.end() && found->spec == TensorSpec{wanted.name, wanted.dtype, wanted.shape}) continue;
+    return Altered(fmt::format("{}: no tensor {} {} {}, as the manifest says", file.path(), wanted.name,
+                               DTypeName(wanted.dtype), wanted.shape.ToString()));
+  }
+  return OkStatus();
+}
+
+// Per local tensor of the layout; the header is checked.
+std::vector<std::span<const std::byte>> DataOf(const SafetensorsFile& file, const RankLayout& rank) {
+  std::vector<std::span<const std::byte>> data;
+  const std::vector<StoredTensor>& stored = file.header().tensors;
+  for (const LocalTensor& tensor : rank.tensors) {
+    data.push_back(
+        file.Data(*std::lower_bound(stored.begin(), stored.end(), tensor.name,
+                                    [](const StoredTensor& a, const std::string& b) { return a.spec.name < b; })));
+  }
+  return data;
+}
+
+std::int64_t FileBytes(const SafetensorsFile& file) { return file.header().data_offset + file.header().data_bytes; }
+
+}  // namespace
+
+bool Artifact::IsArtifact(const std::string& path) {
+  std::error_code error;
+  return fs::exists(fs::path(path) / kManifestName, error) || fs::exists(fs::path(path) / "rank-0.safetensors", error);
+}
+
+Result<std::unique_ptr<Artifact>> Artifact::Open(const std::string& path) {
+  std::unique_ptr<Artifact> artifact(new Artifact());
+  artifact->path_ = path;
+  const std::string manifest = (fs::path(path) / kManifestName).string();
+  const auto text = ReadTextFile(manifest, kManifestBytesMax);
+  if (!text.ok() && text.status().reason() == "file_not_found") {
+    return Status::NotFound("manifest_not_found",
+                            fmt::format("{}: no such file: this is no whole artifact; make it again", manifest));
+  }
+  RETURN_IF_ERROR(text.status());
+  auto read = ReadArtifactManifest(*text);
+  if (!read.ok()) return read.status().WithContext(path);
+  artifact->manifest_ = *std::move(read);
+  for (std::size_t rank = 0; rank < artifact->manifest_.ranks.size(); ++rank) {
+    RETURN_IF_ERROR(artifact->OpenRank(rank));
+  }
+  return artifact;
+}
+
+Status Artifact::OpenRank(std::size_t rank) {
+  const ArtifactRank& wanted = manifest_.ranks[rank];
+  auto file = SafetensorsFile::Open((fs::path(path_) / wanted.file).string());
+  // Damage of a file is damage of the artifact, whatever rule of the format it breaks.
+  const StatusCode code = file.status().code();
+  if (code == StatusCode::kDataLoss || code == StatusCode::kNotFound) return Altered(file.status().message());
+  RETURN_IF_ERROR(file.status());
+  const RankLayout& layout = manifest_.layout.ranks[rank];
+  if (FileBytes(**file) != wanted.bytes) {
+    return Altered(fmt::format("{}: {} bytes, {} in the manifest", (*file)->path(), FileBytes(**file), wanted.bytes));
+  }
+  RETURN_IF_ERROR(CheckHeader(**file, layout));
+  data_.push_back(DataOf(**file, layout));
+  files_.push_back(*std::move(file));
+  return OkStatus();
+}
+
+Status Artifact::CheckFill() const {
+  for (std::size_t r = 0; r < manifest_.layout.ranks.size(); ++r) {
+    const RankLayout& rank = manifest_.layout.ranks[r];
+    for (const MapRow& row : rank.rows) {
+      if (row.logical != kFill) continue;
+      const auto t = static_cast<std::size_t>(row.local);
+      const LocalTensor& tensor = rank.tensors[t];
+      const BoxPlace place = PlaceIn(row.local_box, tensor.shape);
+      // The digest of zeros is zero under any key, and of nothing else that differs in one word.
+      const TensorDigest digest = DigestBoxOnHost(DigestKey{}, ShapeOf(row.local_box), ItemBytes(tensor.dtype),
+                                                  data_[r][t].data(), place, place);
+      if (digest == TensorDigest{}) continue;
+      return Altered(fmt::format("{}: tensor {}: padding {} is not zero", files_[r]->path(), tensor.name,
+                                 row.local_box.ToString()));
+    }
+  }
+  return OkStatus();
+}
+
+const std::byte* Artifact::Base(int sender_rank, int tensor) const {
+  return data_[static_cast<std::size_t>(sender_rank)][static_cast<std::size_t>(tensor)].data();
+}
+
+void Artifact::Release(std::span<const std::byte> memory) const { SafetensorsFile::Release(memory); }
+
+}  // namespace bascule

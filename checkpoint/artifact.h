@@ -1,0 +1,97 @@
+// An artifact: a model cut for one engine layout. A directory with rank-R.safetensors for every engine rank, under the
+// engine's names and in its layout, and manifest.json. Can be sent as it lies: it is a WeightSource with one rank a
+// file, whose layout is the engine's, so that a plan to such an engine takes every rank's bytes from that rank's own
+// file.
+//
+// The manifest holds the digests that the files must have. Whoever loads an artifact proves its own memory against them
+// (ManifestSeal of a session), so bytes that were altered, or files that were exchanged, do not go live.
+//
+// Thread-safety: thread-safe once open.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "bridge/plan/plan.h"
+#include "bridge/send/weight_source.h"
+#include "checkpoint/artifact_manifest.h"
+#include "checkpoint/safetensors.h"
+
+namespace bascule {
+
+class Artifact final : public WeightSource {
+ public:
+  // True for a directory that is an artifact or what is left of one: not a checkpoint.
+  static bool IsArtifact(const std::string& path);
+
+  // Reads the manifest and the headers. Every rank file is there, has the size and the tensors that the manifest says.
+  //
+  // NotFound "manifest_not_found"  rank files without a manifest
+  // DataLoss "artifact_altered"    names the file
+  // DataLoss "bad_artifact"        a manifest that contradicts itself
+  // ResourceExhausted, PermissionDenied  as SafetensorsFile::Open
+  static Result<std::unique_ptr<Artifact>> Open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const ArtifactManifest& manifest() const { return manifest_; }
+
+  // Elements that no logical tensor covers are zero, as an engine has them. Reads nothing else.
+  //
+  // DataLoss "artifact_altered"  names file and tensor
+  Status CheckFill() const;
+
+  const Layout& layout() const override { return manifest_.layout; }
+  const std::byte* Base(int sender_rank, int tensor) const override;
+  void Release(std::span<const std::byte> memory) const override;
+
+ private:
+  Artifact() = default;
+  Status OpenRank(std::size_t rank);
+
+  std::string path_;
+  ArtifactManifest manifest_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;        // per rank
+  std::vector<std::vector<std::span<const std::byte>>> data_;  // per rank, per local tensor
+};
+
+// How a long write goes on. Called from several threads.
+struct WriteControl {
+  std::stop_token stop;
+  std::function<void(std::int64_t total_bytes)> on_start;
+  std::function<void(std::int64_t more_bytes)> on_bytes;
+};
+
+// What an artifact is made from.
+struct ArtifactRecipe {
+  const WeightSource* source = nullptr;  // in logical names; borrowed
+  Layout layout;                         // the engine's, with its storage types
+  Layout stored;                         // one rank: the source's own tensors, in its own types; for the way back
+  ArtifactFingerprint fingerprint;
+  ModelOrigin origin;
+  std::string config_json;
+  std::vector<std::string> ignore;   // patterns of logical names that may be left out
+  std::vector<std::string> dropped;  // tensors that the source leaves out itself
+};
+
+// Writes a whole artifact to the new directory `out`, or nothing: see OutputDirectory. Streams: memory is a few blocks,
+// whatever the model's size. Gives the manifest, which names the files, and what the plan says of the names.
+//
+// AlreadyExists "output_exists"; NotFound "directory_not_found"; PermissionDenied "file_not_writable"
+// ResourceExhausted "disk_full"; Unavailable "write_failed"; Cancelled "cancelled"; as MakePlan
+Result<ArtifactManifest> WriteArtifact(ArtifactRecipe recipe, const std::string& out, const WriteControl& control);
+
+// The inverse: model.safetensors under the source's names, and config.json, in the new directory `out`. Tensors are the
+// source's to the bit where the artifact kept their types.
+//
+// DataLoss "artifact_altered"  the bytes read are not those of the manifest: names the tensor; nothing is left of `out`
+// else as WriteArtifact
+Status UnshardArtifact(const Artifact& artifact, const std::string& out, const WriteControl& control);
+
+}  // namespace bascule
