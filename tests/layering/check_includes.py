@@ -22,7 +22,9 @@ THIRD_PARTY = [
     (re.compile(r"^torch/|^ATen/|^c10/"), lambda p: p.parts[0] == "examples", "torch belongs in examples/"),
     (re.compile(r"^cuda|^nccl|^cublas"),
      lambda p: p.suffix == ".cu" or {"cuda", "cuda_ipc", "nccl"} & set(p.parts[:-1]), "CUDA belongs in .cu files and cuda folders"),
-    (re.compile(r"^nlohmann/"), lambda p: p.suffix == ".cc" or p.parts[0] == "tools", "JSON stays out of public headers"),
+    (re.compile(r"^nlohmann/"),
+     lambda p: p.suffix == ".cc" or p.name.endswith("_internal.h") or p.parts[0] == "tools",
+     "JSON stays out of public headers"),
     (re.compile(r"^gtest/|^gmock/"), lambda p: p.parts[0] == "tests", "GoogleTest belongs in tests/"),
 ]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
