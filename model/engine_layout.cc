@@ -2,152 +2,237 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
 
 #include "base/checked_math.h"
+#include "model/model_table.h"
 
 namespace bascule {
 namespace {
 
 constexpr std::int64_t kVocabularyMultiple = 64;
-constexpr std::int64_t kLayersMax = 10000;
-constexpr std::int64_t kSizeMax = std::int64_t{1} << 31;
 
-Status BadConfig(std::string message) { return Status::InvalidArgument("bad_config", std::move(message)); }
-
-std::int64_t QueryRows(const ModelConfig& config) { return config.query_heads * config.head_size; }
-std::int64_t KvRows(const ModelConfig& config) { return config.kv_heads * config.head_size; }
-
-// Afterwards every sum and product of two sizes fits; tensors are checked on their own.
-Status CheckSizes(const ModelConfig& config) {
-  const std::array<std::pair<std::string_view, std::int64_t>, 7> sizes = {{{"layers", config.layers},
-                                                                           {"hidden", config.hidden},
-                                                                           {"query_heads", config.query_heads},
-                                                                           {"kv_heads", config.kv_heads},
-                                                                           {"head_size", config.head_size},
-                                                                           {"ffn", config.ffn},
-                                                                           {"vocabulary", config.vocabulary}}};
-  for (const auto& [name, size] : sizes) {
-    if (size < 1 || size > kSizeMax) return BadConfig(fmt::format("{}: got {}, want 1 to {}", name, size, kSizeMax));
-  }
-  if (config.layers > kLayersMax) return BadConfig(fmt::format("layers: got {}, most {}", config.layers, kLayersMax));
-  if (QueryRows(config) > kSizeMax || KvRows(config) > kSizeMax) {
-    return BadConfig(fmt::format("heads: {} or {} of size {} are more than {} rows", config.query_heads,
-                                 config.kv_heads, config.head_size, kSizeMax));
-  }
-  if (config.query_heads % config.kv_heads != 0) {
-    return BadConfig(
-        fmt::format("query_heads: {} is not a multiple of kv_heads {}", config.query_heads, config.kv_heads));
-  }
-  return OkStatus();
-}
-
-std::string LayerName(std::int64_t layer, std::string_view part) {
-  return fmt::format("model.layers.{}.{}", layer, part);
-}
-
-// Adds local tensors to a layout with one rank. Logical tensors are taken by position, in the order of LogicalTensors.
-class EngineLayoutBuilder {
- public:
-  EngineLayoutBuilder(std::vector<TensorSpec> logical, DType dtype) : dtype_(dtype) {
-    layout_.tensors = std::move(logical);
-    layout_.ranks.resize(1);
-  }
-
-  // The next `count` logical tensors, one behind the other in dimension 0, then zero rows up to a multiple of
-  // `row_multiple`. Returns the local tensor's index.
-  int Add(const std::string& name, int count, std::int64_t row_multiple = 1) {
-    RankLayout& rank = layout_.ranks[0];
-    const auto local = static_cast<std::int32_t>(rank.tensors.size());
-    Dims shape = layout_.tensors[static_cast<std::size_t>(next_)].shape;
-    std::int64_t rows = 0;
-    for (int i = 0; i < count; ++i, ++next_) {
-      const Box whole = Box::Whole(layout_.tensors[static_cast<std::size_t>(next_)].shape);
-      Box local_box = whole;
-      local_box.offset[0] = rows;
-      rank.rows.push_back({local, local_box, next_, whole});
-      rows += whole.extent[0];
-    }
-    shape[0] = RoundUp(rows, row_multiple);
-    if (shape[0] > rows) {
-      Box padding = Box::Whole(shape);
-      padding.offset[0] = rows;
-      padding.extent[0] -= rows;
-      rank.rows.push_back({local, padding, kFill, {}});
-    }
-    rank.tensors.push_back({.name = name, .dtype = dtype_, .shape = shape, .stride = {}});
-    return local;
-  }
-  int Add(const std::string& name) { return Add(name, 1); }
-
-  Layout Take() {
-    CHECK(static_cast<std::size_t>(next_) == layout_.tensors.size());
-    return std::move(layout_);
-  }
-
- private:
-  Layout layout_;
-  DType dtype_;
-  std::int32_t next_ = 0;  // logical
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t size = 0;
 };
 
-EngineLayerTensors AddLayer(const ModelConfig& config, std::int64_t layer, EngineLayoutBuilder& builder) {
-  EngineLayerTensors tensors;
-  tensors.input_norm = builder.Add(LayerName(layer, "input_layernorm.weight"));
-  tensors.qkv = builder.Add(LayerName(layer, "self_attn.qkv_proj.weight"), 3);
-  if (config.qk_norm) {
-    tensors.q_norm = builder.Add(LayerName(layer, "self_attn.q_norm.weight"));
-    tensors.k_norm = builder.Add(LayerName(layer, "self_attn.k_norm.weight"));
+Range Even(std::int64_t count, int part, int parts) {
+  const std::int64_t begin = count * part / parts;
+  return {begin, count * (part + 1) / parts - begin};
+}
+
+struct TensorRank {
+  int rank = 0;
+  int count = 1;
+};
+
+// This rank's rows (columns where they are cut) of a block of `extent` of them.
+Result<Range> ShareOf(const Block& block, std::int64_t extent, TensorRank rank, const std::string& name) {
+  if (block.cut == Cut::kWhole) return Range{0, extent};
+  const std::int64_t units = extent / block.unit;
+  if (units % rank.count == 0) {
+    const Range share = Even(units, rank.rank, rank.count);
+    return Range{share.begin * block.unit, share.size * block.unit};
   }
-  tensors.out = builder.Add(LayerName(layer, "self_attn.o_proj.weight"));
-  tensors.post_attention_norm = builder.Add(LayerName(layer, "post_attention_layernorm.weight"));
-  tensors.gate_up = builder.Add(LayerName(layer, "mlp.gate_up_proj.weight"), 2);
-  tensors.down = builder.Add(LayerName(layer, "mlp.down_proj.weight"));
-  return tensors;
+  if (block.cut == Cut::kKvHeads && rank.count % units == 0) {
+    return Range{rank.rank * units / rank.count * block.unit, block.unit};
+  }
+  return Status::InvalidArgument(
+      "does_not_divide", fmt::format("{}: {}{} do not divide among {} ranks{}", name, extent,
+                                     block.unit == 1 ? "" : fmt::format(" = {} heads of {}", units, block.unit),
+                                     rank.count, block.cut == Cut::kKvHeads ? ", nor the ranks among the heads" : ""));
+}
+
+// Puts together the local tensors of one engine rank.
+class RankBuilder {
+ public:
+  RankBuilder(const ModelTable& table, const std::vector<TensorSpec>& specs, TensorRank rank, bool expert_parallel)
+      : table_(table), specs_(specs), rank_(rank), expert_parallel_(expert_parallel) {}
+
+  // The index of the local tensor.
+  Result<int> Add(const TableTensor& tensor) {
+    const auto local = static_cast<std::int32_t>(layout_.tensors.size());
+    ASSIGN_OR_RETURN(const DType dtype, DTypeOfBlocks(tensor));
+    Range experts{0, tensor.expert_count};
+    const bool whole_experts = expert_parallel_ && tensor.expert_count > 0;
+    if (whole_experts) {
+      ASSIGN_OR_RETURN(experts, ShareOf({.cut = Cut::kRows}, tensor.expert_count, rank_, tensor.name + " experts"));
+    }
+    const TensorRank rank = whole_experts ? TensorRank{} : rank_;
+    Dims shape;
+    if (tensor.expert_count > 0) shape.push_back(experts.size);
+    std::int64_t rows = 0;
+    Dims inner;
+    for (const Block& block : tensor.blocks) {
+      ASSIGN_OR_RETURN(inner, AddBlock(tensor, block, experts, rank, rows));
+      rows += inner[0];
+    }
+    shape.push_back(rows);
+    for (int d = 1; d < inner.size(); ++d) shape.push_back(inner[d]);
+    layout_.tensors.push_back({.name = tensor.name, .dtype = dtype, .shape = shape, .stride = {}});
+    return local;
+  }
+
+  RankLayout Take() { return std::move(layout_); }
+
+ private:
+  const TensorSpec& SpecOf(std::int32_t logical) const { return specs_[static_cast<std::size_t>(logical)]; }
+
+  Result<DType> DTypeOfBlocks(const TableTensor& tensor) const {
+    const TensorSpec& first = SpecOf(tensor.blocks.front().logical);
+    for (std::int64_t expert = 0; expert < std::max<std::int64_t>(tensor.expert_count, 1); ++expert) {
+      for (const Block& block : tensor.blocks) {
+        const TensorSpec& other = SpecOf(block.logical + static_cast<std::int32_t>(expert) * tensor.expert_step);
+        if (other.dtype == first.dtype) continue;
+        return Status::InvalidArgument(
+            "mixed_dtypes", fmt::format("{} cannot hold both {} {} and {} {}", tensor.name, DTypeName(first.dtype),
+                                        first.name, DTypeName(other.dtype), other.name));
+      }
+    }
+    return first.dtype;
+  }
+
+  // Adds the rows of `block`, `first_row` rows into the engine tensor. Returns the shape of this rank's share.
+  Result<Dims> AddBlock(const TableTensor& tensor, const Block& block, Range experts, TensorRank rank,
+                        std::int64_t first_row) {
+    const TensorSpec& spec = SpecOf(block.logical);
+    if (block.cut == Cut::kVocabulary) return AddVocabulary(spec, block.logical, rank);
+    const int cut_dimension = block.cut == Cut::kColumns ? 1 : 0;
+    Box logical_box = Box::Whole(spec.shape);
+    logical_box.offset[0] = block.first_row;
+    logical_box.extent[0] = block.rows;
+    ASSIGN_OR_RETURN(const Range share, ShareOf(block, logical_box.extent[cut_dimension], rank, spec.name));
+    logical_box.offset[cut_dimension] += share.begin;
+    logical_box.extent[cut_dimension] = share.size;
+    Box local_box = Box::Whole(logical_box.extent);
+    local_box.offset[0] = first_row;
+    if (tensor.expert_count == 0) {
+      AddRow(local_box, block.logical, logical_box);
+      return logical_box.extent;
+    }
+    for (std::int64_t e = 0; e < experts.size; ++e) {
+      const auto expert = static_cast<std::int32_t>(experts.begin + e);
+      AddRow(OfExpert(e, local_box), block.logical + expert * tensor.expert_step, logical_box);
+    }
+    return logical_box.extent;
+  }
+
+  static Box OfExpert(std::int64_t expert, const Box& box) {
+    Box stacked{{expert}, {1}};
+    for (int d = 0; d < box.dims(); ++d) {
+      stacked.offset.push_back(box.offset[d]);
+      stacked.extent.push_back(box.extent[d]);
+    }
+    return stacked;
+  }
+
+  // A rank whose whole range lies behind the last logical row holds nothing but padding.
+  Result<Dims> AddVocabulary(const TensorSpec& spec, std::int32_t logical, TensorRank rank) {
+    const std::int64_t padded = RoundUp(spec.shape[0], kVocabularyMultiple);
+    ASSIGN_OR_RETURN(const Range share,
+                     ShareOf({.cut = Cut::kRows}, padded, rank, fmt::format("{} padded to {}", spec.name, padded)));
+    Dims shape = spec.shape;
+    shape[0] = share.size;
+    const std::int64_t rows = std::clamp<std::int64_t>(spec.shape[0] - share.begin, 0, share.size);
+    Box held = Box::Whole(shape);
+    held.extent[0] = rows;
+    Box logical_box = held;
+    logical_box.offset[0] = share.begin;
+    if (rows > 0) AddRow(held, logical, logical_box);
+    Box padding = Box::Whole(shape);
+    padding.offset[0] = rows;
+    padding.extent[0] -= rows;
+    if (padding.extent[0] > 0) AddRow(padding, kFill, {});
+    return shape;
+  }
+
+  void AddRow(const Box& local_box, std::int32_t logical, const Box& logical_box) {
+    layout_.rows.push_back({static_cast<std::int32_t>(layout_.tensors.size()), local_box, logical, logical_box});
+  }
+
+  const ModelTable& table_;
+  const std::vector<TensorSpec>& specs_;
+  const TensorRank rank_;
+  const bool expert_parallel_;
+  RankLayout layout_;
+};
+
+bool IsHeld(const TableTensor& tensor, const ModelConfig& config, int stage, int stages) {
+  switch (tensor.stage) {
+    case Stage::kFirst:
+      return stage == 0;
+    case Stage::kLast:
+      return stage == stages - 1;
+    case Stage::kFirstAndLast:
+      return stage == 0 || stage == stages - 1;
+    case Stage::kOfLayer:
+      break;
+  }
+  const Range layers = Even(config.layers, stage, stages);
+  return tensor.layer >= layers.begin && tensor.layer < layers.begin + layers.size;
+}
+
+// One rank's layout; `tensors` gets its indices.
+Result<RankLayout> MakeRank(const ModelConfig& config, const ModelTable& table, const std::vector<TensorSpec>& specs,
+                            const ParallelLayout& parallel, int rank, EngineTensors& tensors) {
+  tensors.layers.resize(static_cast<std::size_t>(config.layers));
+  tensors.padded_vocabulary = RoundUp(config.vocabulary, kVocabularyMultiple);
+  RankBuilder builder(table, specs, {rank % parallel.tensor, parallel.tensor}, parallel.expert_parallel);
+  for (const TableTensor& tensor : table.tensors) {
+    if (!IsHeld(tensor, config, rank / parallel.tensor, parallel.pipeline)) continue;
+    ASSIGN_OR_RETURN(const int index, builder.Add(tensor));
+    if (tensor.model_index != nullptr) tensors.*tensor.model_index = index;
+    if (tensor.layer_index != nullptr)
+      tensors.layers[static_cast<std::size_t>(tensor.layer)].*tensor.layer_index = index;
+  }
+  if (config.tied_head && rank / parallel.tensor == parallel.pipeline - 1) tensors.head = tensors.embedding;
+  return builder.Take();
+}
+
+std::vector<TensorSpec> SpecsOf(const ModelTable& table, const DTypeOf& dtype_of) {
+  std::vector<TensorSpec> specs;
+  specs.reserve(table.logical.size());
+  for (const LogicalTensor& tensor : table.logical) specs.push_back({tensor.name, dtype_of(tensor.name), tensor.shape});
+  return specs;
 }
 
 }  // namespace
 
 std::vector<TensorSpec> LogicalTensors(const ModelConfig& config, DType dtype) {
-  const std::int64_t hidden = config.hidden;
-  std::vector<TensorSpec> tensors;
-  const auto add = [&](std::string name, const Dims& shape) { tensors.push_back({std::move(name), dtype, shape}); };
-  add("model.embed_tokens.weight", {config.vocabulary, hidden});
-  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    add(LayerName(layer, "input_layernorm.weight"), {hidden});
-    add(LayerName(layer, "self_attn.q_proj.weight"), {QueryRows(config), hidden});
-    add(LayerName(layer, "self_attn.k_proj.weight"), {KvRows(config), hidden});
-    add(LayerName(layer, "self_attn.v_proj.weight"), {KvRows(config), hidden});
-    if (config.qk_norm) {
-      add(LayerName(layer, "self_attn.q_norm.weight"), {config.head_size});
-      add(LayerName(layer, "self_attn.k_norm.weight"), {config.head_size});
-    }
-    add(LayerName(layer, "self_attn.o_proj.weight"), {hidden, QueryRows(config)});
-    add(LayerName(layer, "post_attention_layernorm.weight"), {hidden});
-    add(LayerName(layer, "mlp.gate_proj.weight"), {config.ffn, hidden});
-    add(LayerName(layer, "mlp.up_proj.weight"), {config.ffn, hidden});
-    add(LayerName(layer, "mlp.down_proj.weight"), {hidden, config.ffn});
-  }
-  add("model.norm.weight", {hidden});
-  if (!config.tied_head) add("lm_head.weight", {config.vocabulary, hidden});
-  return tensors;
+  const Result<ModelTable> table = MakeModelTable(config);
+  CHECK(table.ok());
+  return SpecsOf(*table, [dtype](std::string_view) { return dtype; });
 }
 
-Result<EngineLayout> MakeEngineLayout(const ModelConfig& config, DType dtype) {
-  RETURN_IF_ERROR(CheckSizes(config));
-  EngineLayout engine;
-  EngineLayoutBuilder builder(LogicalTensors(config, dtype), dtype);
-  EngineTensors& tensors = engine.tensors;
-  tensors.padded_vocabulary = RoundUp(config.vocabulary, kVocabularyMultiple);
-  tensors.embedding = builder.Add("model.embed_tokens.weight", 1, kVocabularyMultiple);
-  for (std::int64_t layer = 0; layer < config.layers; ++layer) {
-    tensors.layers.push_back(AddLayer(config, layer, builder));
+Result<EngineLayout> MakeEngineLayout(const ModelConfig& config, const DTypeOf& dtype_of,
+                                      const ParallelLayout& parallel) {
+  RETURN_IF_ERROR(CheckParallelLayout(parallel));
+  ASSIGN_OR_RETURN(const ModelTable table, MakeModelTable(config));
+  if (parallel.pipeline > config.layers) {
+    return Status::InvalidArgument("bad_parallel_layout",
+                                   fmt::format("{} pipeline stages for {} layers", parallel.pipeline, config.layers));
   }
-  tensors.final_norm = builder.Add("model.norm.weight");
-  tensors.head = config.tied_head ? tensors.embedding : builder.Add("lm_head.weight", 1, kVocabularyMultiple);
-  engine.layout = builder.Take();
-  if (const Status status = CheckLayout(engine.layout); !status.ok()) return BadConfig(status.message());
+  EngineLayout engine;
+  engine.layout.tensors = SpecsOf(table, dtype_of);
+  if (const Status status = CheckTensors(engine.layout.tensors); !status.ok()) {
+    return Status::InvalidArgument("bad_config", status.message());
+  }
+  for (int rank = 0; rank < parallel.ranks(); ++rank) {
+    EngineTensors tensors;
+    ASSIGN_OR_RETURN(RankLayout layout, MakeRank(config, table, engine.layout.tensors, parallel, rank, tensors));
+    engine.layout.ranks.push_back(std::move(layout));
+    if (rank == 0) engine.tensors = std::move(tensors);
+  }
+  if (const Status status = CheckLayout(engine.layout); !status.ok()) {
+    return Status::InvalidArgument("bad_config", status.message());
+  }
   return engine;
+}
+
+Result<EngineLayout> MakeEngineLayout(const ModelConfig& config, DType dtype, const ParallelLayout& parallel) {
+  return MakeEngineLayout(
+      config, [dtype](std::string_view) { return dtype; }, parallel);
 }
 
 }  // namespace bascule

@@ -1,43 +1,47 @@
-// Canonical logical tensors of an architecture and the engine's tensors on them: the one place that knows Hugging Face
-// names, fusion (qkv_proj, gate_up_proj) and vocabulary padding (to a multiple of 64).
+// Canonical logical tensors of an architecture and the engine's tensors on them, for every engine rank: fusion
+// (qkv_proj, gate_up_proj), slices by rank, replicated KV heads and vocabulary padding, all as map rows.
 //
 // Thread-safety: thread-safe (pure functions).
 #pragma once
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
 #include "bridge/layout/layout.h"
+#include "model/engine_tensors.h"
 #include "model/model_config.h"
+#include "model/parallel_layout.h"
 
 namespace bascule {
 
 // Canonical names and global shapes, in the order of computation: embedding, layers, final norm, head (unless tied).
+// `config` is one for which MakeEngineLayout works.
 std::vector<TensorSpec> LogicalTensors(const ModelConfig& config, DType dtype);
 
-// Local tensors of one layer, as indices into RankLayout::tensors.
-struct EngineLayerTensors {
-  int input_norm = -1, qkv = -1, q_norm = -1, k_norm = -1, out = -1, post_attention_norm = -1, gate_up = -1, down = -1;
-};
-struct EngineTensors {
-  int embedding = -1;
-  std::vector<EngineLayerTensors> layers;
-  int final_norm = -1;
-  int head = -1;  // == embedding when tied
-  std::int64_t padded_vocabulary = 0;
-};
-
 struct EngineLayout {
-  Layout layout;          // one engine rank
-  EngineTensors tensors;  // where the decoder finds what
+  Layout layout;  // parallel.ranks() engine ranks
+  // Where the decoder finds what: the same on every tensor-parallel rank of the first pipeline stage.
+  EngineTensors tensors;
 };
 
-// Rows of a fused tensor: q, then k, then v; gate, then up. Embedding and head are padded with zero rows to a
-// multiple of 64. Names as in an artifact.
+// The storage type of a logical tensor: one for all, or what a checkpoint has. Asked once for each canonical name.
+using DTypeOf = std::function<DType(std::string_view canonical_name)>;
+
+// Rows of a fused tensor: this rank's q, then k, then v; gate, then up. Embedding and head are padded with zero rows to
+// a multiple of 64 and cut evenly. With more tensor-parallel ranks than KV heads rank r holds KV head r * kv_heads /
+// tensor. Pipeline stage s holds layers [s * layers / pipeline, (s + 1) * layers / pipeline). Names as in an artifact.
 //
-// InvalidArgument "bad_config"  sizes that overflow or do not divide (query heads by KV heads)
-Result<EngineLayout> MakeEngineLayout(const ModelConfig& config, DType dtype);
+// InvalidArgument "bad_config"           sizes that overflow or do not divide (query heads by KV heads)
+// InvalidArgument "bad_parallel_layout"  as CheckParallelLayout; more stages than layers
+// InvalidArgument "does_not_divide"      a size cannot be shared evenly: tensor and numbers
+// InvalidArgument "mixed_dtypes"         logical tensors of one engine tensor have several types: both
+// Unimplemented   "unknown_architecture"
+Result<EngineLayout> MakeEngineLayout(const ModelConfig& config, const DTypeOf& dtype_of,
+                                      const ParallelLayout& parallel = {});
+Result<EngineLayout> MakeEngineLayout(const ModelConfig& config, DType dtype, const ParallelLayout& parallel = {});
 
 // `stored` under canonical names: wrappers ("module." in front, "_orig_mod." and the like at any depth) are taken off,
 // and a "model." prefix that is missing is put in front. Names that are not known even then stay as they are: the

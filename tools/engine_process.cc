@@ -134,6 +134,7 @@ EngineProcess::Parts::~Parts() {
 Result<std::unique_ptr<EngineProcess>> EngineProcess::Start(const EngineProcessOptions& options,
                                                             const LogicalCheckpoint& checkpoint) {
   RETURN_IF_ERROR(checkpoint.config().status());
+  RETURN_IF_ERROR(CheckDecodable(*checkpoint.config()));
   const ModelConfig& config = *checkpoint.config();
   ASSIGN_OR_RETURN(const DType dtype, EngineDType(checkpoint, options.dtype));
   ASSIGN_OR_RETURN(EngineLayout layout, MakeEngineLayout(config, dtype));

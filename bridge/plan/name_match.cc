@@ -4,6 +4,8 @@
 
 #include <unordered_map>
 
+#include "bridge/plan/nearest_name.h"
+
 namespace bascule {
 namespace {
 

@@ -26,12 +26,6 @@ Result<NameMatch> MatchNames(const std::vector<TensorSpec>& sender, const std::v
 // True when `pattern`, in which '*' matches any text, matches all of `name`.
 bool MatchesPattern(std::string_view pattern, std::string_view name);
 
-// The edit distance of `a` and `b`; `limit` + 1 when it is above `limit`. Costs at most length times limit.
-int EditDistance(std::string_view a, std::string_view b, int limit);
-
-// The one of `names` that `name` may have been meant to be: at most half of its letters differ. Empty: none.
-std::string_view NearestName(std::string_view name, const std::vector<std::string_view>& names);
-
 // "a, b, c and 17 more": at most 20 of `items`.
 std::string FirstOf(const std::vector<std::string>& items);
 

@@ -1,8 +1,7 @@
+#include "bridge/plan/nearest_name.h"
+
 #include <algorithm>
 #include <cstdlib>
-#include <vector>
-
-#include "bridge/plan/name_match_internal.h"
 
 namespace bascule {
 
@@ -52,6 +51,13 @@ std::string_view NearestName(std::string_view name, const std::vector<std::strin
     limit = distance - 1;
   }
   return nearest;
+}
+
+void SortByDistance(std::string_view name, std::vector<std::string_view>& names) {
+  const auto distance = [name](std::string_view other) {
+    return EditDistance(name, other, static_cast<int>(std::max(name.size(), other.size())));
+  };
+  std::ranges::stable_sort(names, {}, distance);
 }
 
 }  // namespace bascule

@@ -73,6 +73,7 @@ TEST(ModelConfigTest, ParsesQwen3WithThetaInRopeParametersAndASlidingWindowThatI
   EXPECT_TRUE(model->qk_norm);
   EXPECT_EQ(model->head_size, 128);
   EXPECT_EQ(model->rope_theta, 1e6);
+  EXPECT_TRUE(CheckDecodable(*model).ok());
 }
 
 TEST(ModelConfigTest, LeftOutKeysTakeHuggingFacesDefaults) {
@@ -106,26 +107,41 @@ TEST_P(RefusedConfigTest, IsRefusedByReasonAndNamesItsKey) {
   EXPECT_NE(status.message().find(key), std::string::npos) << status.message();
 }
 
+class UndecodableConfigTest : public testing::TestWithParam<Refusal> {};
+
+TEST_P(UndecodableConfigTest, IsMappedAndRefusedByTheDecoder) {
+  const auto [key, value, reason] = GetParam();
+
+  const Result<ModelConfig> model = ParseModelConfig(With(kSmolLm2, key, value));
+
+  ASSERT_TRUE(model.ok()) << model.status().ToString();
+  const Status status = CheckDecodable(*model);
+  EXPECT_EQ(status.reason(), reason);
+  EXPECT_NE(status.message().find(key), std::string::npos) << status.message();
+  EXPECT_NE(model->Description(), ParseModelConfig(kSmolLm2)->Description());
+}
+
 INSTANTIATE_TEST_SUITE_P(
-    SettingsThatChangeTheResult, RefusedConfigTest,
-    testing::Values(Refusal{"architectures", R"(["GPT2LMHeadModel"])", "unknown_architecture"},
-                    Refusal{"rope_scaling", R"({"rope_type": "llama3", "factor": 32.0})", "unsupported_rope_scaling"},
+    SettingsThatChangeTheResult, UndecodableConfigTest,
+    testing::Values(Refusal{"rope_scaling", R"({"rope_type": "llama3", "factor": 32.0})", "unsupported_rope_scaling"},
                     Refusal{"rope_scaling", R"({"type": "linear", "factor": 2.0})", "unsupported_rope_scaling"},
                     Refusal{"rope_scaling", R"({"factor": 2.0})", "unsupported_rope_scaling"},
-                    Refusal{"rope_parameters", R"({"rope_type": "yarn", "rope_theta": 1e6})",
+                    Refusal{"rope_parameters", R"({"rope_type": "yarn", "rope_theta": 1e5})",
                             "unsupported_rope_scaling"},
                     Refusal{"attention_bias", "true", "unsupported_attention_bias"},
                     Refusal{"mlp_bias", "true", "unsupported_mlp_bias"},
                     Refusal{"hidden_act", R"("gelu")", "unsupported_activation"},
                     Refusal{"use_sliding_window", "true", "unsupported_sliding_window"},
                     Refusal{"sliding_window", "4096", "unsupported_sliding_window"},
-                    Refusal{"layer_types", R"(["full_attention", "sliding_attention"])", "unsupported_layer_type"},
+                    Refusal{"layer_types", R"(["full_attention", "sliding_attention"])", "unsupported_sliding_window"},
                     Refusal{"partial_rotary_factor", "0.5", "unsupported_partial_rotary"},
                     Refusal{"quantization_config", R"({"quant_method": "fp8"})", "unsupported_quantization"}));
 
 INSTANTIATE_TEST_SUITE_P(
     BadValues, RefusedConfigTest,
-    testing::Values(Refusal{"hidden_size", "", "bad_config"}, Refusal{"hidden_size", "0", "bad_config"},
+    testing::Values(Refusal{"architectures", R"(["GPT2LMHeadModel"])", "unknown_architecture"},
+                    Refusal{"hidden_act", "7", "bad_config"}, Refusal{"layer_types", "[1]", "bad_config"},
+                    Refusal{"hidden_size", "", "bad_config"}, Refusal{"hidden_size", "0", "bad_config"},
                     Refusal{"hidden_size", "-576", "bad_config"}, Refusal{"hidden_size", "576.5", "bad_config"},
                     Refusal{"hidden_size", R"("576")", "bad_config"}, Refusal{"hidden_size", "575", "bad_config"},
                     Refusal{"num_hidden_layers", "99999999999999999999", "bad_config"},

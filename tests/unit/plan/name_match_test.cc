@@ -1,4 +1,5 @@
 #include "bridge/plan/name_match_internal.h"
+#include "bridge/plan/nearest_name.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
