@@ -17,11 +17,19 @@ namespace bascule {
 
 class Checkpoint final : public WeightSource {
  public:
-  // Reads headers only. An index and the files it lists agree both ways: names, and which file has which; a listed file
-  // that is missing is named. Files that the index does not list take no part.
+  // Reads headers only. An index and the files it lists agree both ways: every listed file is there, each name in the
+  // file that the index gives, no name in two; another total_size is a warning. Files that the index does not list take
+  // no part. No file lies outside the directory, but for the blobs of the Hugging Face cache that a snapshot links to.
   //
-  // NotFound "checkpoint_not_found" | "no_safetensors"; DataLoss "bad_index" | "duplicate_tensor"; else as
-  // SafetensorsFile
+  // NotFound "checkpoint_not_found" | "no_safetensors"
+  // DataLoss "bad_index"            not the JSON of an index
+  //          "shard_missing"        names the listed files that are not there and counts the tensors they would hold
+  //          "tensor_not_in_shard"  not in the file that the index gives
+  //          "tensor_not_in_index"  in a listed file, but not listed
+  //          "duplicate_tensor"     in two files
+  //          "outside_directory"    a path or a link that leads out
+  //          "ambiguous_files"      which of several files are meant cannot be told
+  // else as SafetensorsFile
   static Result<std::unique_ptr<Checkpoint>> Open(const std::string& path);
 
   const std::string& path() const { return path_; }

@@ -87,6 +87,32 @@ Result<OpenFile> OpenRegularFile(const std::string& path) {
   return OpenFile{std::move(fd), facts.st_size};
 }
 
+Result<std::string> RealPathOf(const FileDescriptor& fd) {
+  std::error_code error;
+  std::string path = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd.get()), error).string();
+  if (error) return Status::PermissionDenied("file_not_readable", "no /proc: " + error.message());
+  return path;
+}
+
+Status ReadAt(int fd, const std::string& path, std::int64_t offset, std::span<std::byte> target) {
+  constexpr std::size_t kReadBytesMax = std::size_t{1} << 30;  // The kernel gives at most 2 GiB at once.
+  const std::int64_t end = offset + static_cast<std::int64_t>(target.size());
+  while (!target.empty()) {
+    const ssize_t got = pread(fd, target.data(), std::min(target.size(), kReadBytesMax), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      return Status::Unavailable("read_failed", fmt::format("{}: offset={}: {}", path, offset, std::strerror(errno)));
+    }
+    if (got == 0) {
+      return Status::DataLoss("file_truncated",
+                              fmt::format("{}: ends at {}, want={}: it was cut while open", path, offset, end));
+    }
+    offset += got;
+    target = target.subspan(static_cast<std::size_t>(got));
+  }
+  return OkStatus();
+}
+
 Result<std::string> ReadTextFile(const std::string& path, std::int64_t bytes_max) {
   ASSIGN_OR_RETURN(const OpenFile file, OpenRegularFile(path));
   if (file.bytes > bytes_max) {

@@ -37,6 +37,16 @@ struct OpenFile {
 // NotFound "file_not_found"; PermissionDenied "file_not_readable"
 Result<OpenFile> OpenRegularFile(const std::string& path);
 
+// Where the open file really lies, links followed: of what is open, whatever its name means by now.
+Result<std::string> RealPathOf(const FileDescriptor& fd);
+
+// Fills `target` from `offset` on, however short the counts in which the kernel gives it. `path` is for messages, which
+// name the offset too.
+//
+// DataLoss "file_truncated"     the file ends before
+// Unavailable "read_failed"     the device or the network gives an error
+Status ReadAt(int fd, const std::string& path, std::int64_t offset, std::span<std::byte> target);
+
 // The whole of a small text file. DataLoss "file_too_large"; else as OpenRegularFile
 Result<std::string> ReadTextFile(const std::string& path, std::int64_t bytes_max);
 

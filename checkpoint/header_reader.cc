@@ -1,27 +1,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/checked_math.h"
 #include "checkpoint/header_reader_internal.h"
+#include "checkpoint/printable_internal.h"
 
 namespace bascule {
 namespace {
 
 constexpr std::string_view kMetadataKey = "__metadata__";
 
-// Text from a file as it may be printed: without control characters, not endless.
-std::string Printable(std::string_view text) {
-  constexpr std::size_t kPrintedMax = 120;
-  std::string printable;
-  for (const char c : text.substr(0, kPrintedMax)) {
-    const auto byte = static_cast<unsigned char>(c);
-    printable += byte < 0x20 || byte == 0x7f ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
-  }
-  return text.size() > kPrintedMax ? printable + "..." : printable;
-}
+// Types that the format has and that are not read: their elements are smaller than a byte, or no engine stores them.
+constexpr std::array<std::string_view, 7> kUnreadTypes = {"F4",  "F6_E2M3",     "F6_E3M2",    "F8_E8M0",
+                                                          "C64", "F8_E4M3FNUZ", "F8_E5M2FNUZ"};
 
 // Collects entries as the parser meets them, so that a key that comes twice is seen: a parser that builds a map keeps
 // one of the two without a word. Nesting is refused where it begins, so depth is bounded.
@@ -45,9 +40,9 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool key(std::string& key) override {
     std::set<std::string>& seen = place_ == Place::kRoot ? keys_ : fields_;
-    if (!seen.insert(key).second) return Fail("duplicate_key", fmt::format("duplicate key \"{}\"", Printable(key)));
+    if (!seen.insert(key).second) return DuplicateKey(key);
     (place_ == Place::kRoot ? key_ : field_) = key;
-    if (place_ == Place::kRoot) return key == kMetadataKey || CheckTensor({key, DType::kU8, {}});
+    if (place_ == Place::kRoot) return key == kMetadataKey || CheckName(key);
     const bool known = key == "dtype" || key == "shape" || key == "data_offsets";
     if (place_ == Place::kEntry && !known) return BadEntry(fmt::format("unknown field \"{}\"", Printable(key)));
     return true;
@@ -76,12 +71,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       return true;
     }
     if (place_ != Place::kEntry || field_ != "dtype") return Unwanted("a string");
-    const Result<DType> dtype = ParseDType(text);
-    if (!dtype.ok()) {
-      return Fail("unknown_dtype", fmt::format("tensor={} dtype=\"{}\"", Printable(key_), Printable(text)));
-    }
-    entry_.spec.dtype = *dtype;
-    return true;
+    return ReadDType(text);
   }
 
   bool number_unsigned(std::uint64_t number) override {
@@ -137,9 +127,25 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     }
   }
 
-  bool CheckTensor(const TensorSpec& spec) {
-    const Status status = CheckTensors({spec});
-    return status.ok() || BadEntry(Printable(status.message()));
+  bool DuplicateKey(std::string_view key) {
+    const std::string place = place_ == Place::kEntry ? fmt::format("tensor={}: ", Printable(key_)) : "";
+    return Fail("duplicate_key", fmt::format("{}duplicate key \"{}\"", place, Printable(key)));
+  }
+
+  bool CheckName(const std::string& name) {
+    const Status status = CheckTensors({{name, DType::kU8, {}}});
+    return status.ok() || Fail("bad_name", fmt::format("tensor={}: {}", Printable(name), Printable(status.message())));
+  }
+
+  bool ReadDType(std::string_view name) {
+    if (const Result<DType> dtype = ParseDType(name); dtype.ok()) {
+      entry_.spec.dtype = *dtype;
+      return true;
+    }
+    const bool in_format = std::find(kUnreadTypes.begin(), kUnreadTypes.end(), name) != kUnreadTypes.end();
+    return Fail(in_format ? "unsupported_dtype" : "unknown_dtype",
+                fmt::format("tensor={} dtype=\"{}\": {}", Printable(key_), Printable(name),
+                            in_format ? "a type of the format that is not supported" : "not a type of the format"));
   }
 
   bool EndEntry() {
@@ -150,7 +156,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     entry_.spec.name = key_;
     entry_.data_begin = offsets_[0];
     entry_.data_bytes = offsets_[1] - offsets_[0];
-    if (!CheckTensor(entry_.spec)) return false;
+    // Names are checked where they begin; what is left is the number of bytes.
+    if (const Status status = CheckTensors({entry_.spec}); !status.ok()) {
+      return Fail("shape_overflow", Printable(status.message()));
+    }
     header_.tensors.push_back(std::move(entry_));
     return true;
   }

@@ -14,7 +14,8 @@ namespace bascule {
 // Tensors in the order of the text; offsets may still be anything, also their differences; data_offset and data_bytes
 // of the header are not set.
 //
-// DataLoss "header_json" | "duplicate_key" | "bad_entry" | "unknown_dtype" | "bad_metadata"
+// DataLoss "header_json" | "duplicate_key" | "bad_name" | "bad_entry" | "shape_overflow" | "unknown_dtype"
+//          | "unsupported_dtype" | "bad_metadata"
 Result<SafetensorsHeader> ReadHeaderJson(std::span<const std::byte> json);
 
 }  // namespace bascule

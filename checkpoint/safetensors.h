@@ -32,21 +32,32 @@ struct SafetensorsHeader {
   std::int64_t data_bytes = 0;
 };
 
+// Where the header of a file ends, its length field included: so much of the file ParseSafetensorsHeader needs, never
+// more than the file has. `head` is the first 512 bytes of the file, or all of a shorter one.
+//
+// DataLoss "file_truncated" (got and wanted bytes) | "header_length" | "header_json" | "not_safetensors" (what the file
+//          is instead: a git-lfs pointer, HTML, zip, pickle, gzip, GGUF, ...)
+Result<std::int64_t> SafetensorsHeaderEnd(std::span<const std::byte> head, std::int64_t file_bytes);
+
 // Reference rules: sorted by offset the tensors' ranges lie one behind the other from 0 and fill the data region, each
 // as long as its shape and dtype say. Stricter: a key that comes twice is refused, as are unknown fields, more than
-// kMaxDims dimensions, and names that CheckTensors refuses.
+// kMaxDims dimensions, and names that CheckTensors refuses. Messages name the tensor.
 //
-// `head` is the file's beginning, at least 8 + header length bytes of it; `file_bytes` its whole size.
+// `head` is the file's beginning, at least SafetensorsHeaderEnd bytes of it; `file_bytes` its whole size.
 //
-// DataLoss  "file_truncated" | "header_length" | "header_json" | "duplicate_key" | "bad_entry" | "bad_offsets"
-//           | "unknown_dtype" | "bad_metadata" | "not_safetensors" (a git-lfs pointer, HTML, zip, gzip: named as such)
+// DataLoss  as SafetensorsHeaderEnd
+//   of the JSON    "header_json" | "duplicate_key" | "bad_name" | "bad_entry" (a field missing, unknown or of the wrong
+//                  type) | "bad_metadata" | "unknown_dtype" | "unsupported_dtype" (of the format, but not read:
+//                  elements below a byte, F8_E8M0, C64) | "shape_overflow"
+//   of the ranges  "bad_offsets" (end before they begin) | "size_mismatch" | "ranges_overlap" | "range_gap"
+//                  | "trailing_bytes" | "file_truncated"
 Result<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> head, std::int64_t file_bytes);
 
 // A file opened for reading through a read-only mapping. Messages name the path.
 class SafetensorsFile {
  public:
   // NotFound "file_not_found"; PermissionDenied "file_not_readable" (also what is no regular file); ResourceExhausted
-  // "map_failed"; DataLoss as above
+  // "map_failed"; Unavailable "read_failed"; DataLoss as above
   static Result<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
@@ -54,6 +65,8 @@ class SafetensorsFile {
 
   const SafetensorsHeader& header() const { return header_; }
   const std::string& path() const { return path_; }
+  // Links followed.
+  const std::string& real_path() const { return real_path_; }
   std::span<const std::byte> Data(const StoredTensor& tensor) const;
   // Lets go of the pages of `memory`, a part of some open file's data; they are read again when they are touched again.
   static void Release(std::span<const std::byte> memory);
@@ -61,6 +74,7 @@ class SafetensorsFile {
  private:
   SafetensorsFile() = default;
   std::string path_;
+  std::string real_path_;
   SafetensorsHeader header_;
   const std::byte* mapping_ = nullptr;
   std::size_t mapping_bytes_ = 0;

@@ -2,31 +2,49 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "checkpoint/file_internal.h"
+#include "checkpoint/foreign_file_internal.h"
 #include "checkpoint/safetensors.h"
 
 namespace bascule {
+
+namespace {
+
+// Read rather than mapped: a file that is cut meanwhile is an error here, not a signal.
+Result<SafetensorsHeader> ReadHeader(const OpenFile& file, const std::string& path) {
+  const auto first = std::min(file.bytes, static_cast<std::int64_t>(kForeignHeadBytes));
+  std::vector<std::byte> head(static_cast<std::size_t>(first));
+  RETURN_IF_ERROR(ReadAt(file.fd.get(), path, 0, head));
+  const Result<std::int64_t> end = SafetensorsHeaderEnd(head, file.bytes);
+  if (!end.ok()) return end.status().WithContext(path);
+  if (*end > first) {
+    head.resize(static_cast<std::size_t>(*end));
+    RETURN_IF_ERROR(ReadAt(file.fd.get(), path, first, std::span(head).subspan(static_cast<std::size_t>(first))));
+  }
+  Result<SafetensorsHeader> header = ParseSafetensorsHeader(head, file.bytes);
+  if (!header.ok()) return header.status().WithContext(path);
+  return header;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
   ASSIGN_OR_RETURN(const OpenFile opened, OpenRegularFile(path));
   std::unique_ptr<SafetensorsFile> file(new SafetensorsFile());
   file->path_ = path;
-  if (opened.bytes > 0) {
-    const auto bytes = static_cast<std::size_t>(opened.bytes);
-    void* mapping = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, opened.fd.get(), 0);
-    if (mapping == MAP_FAILED) {
-      return Status::ResourceExhausted("map_failed",
-                                       fmt::format("{}: {} bytes: {}", path, bytes, std::strerror(errno)));
-    }
-    file->mapping_ = static_cast<const std::byte*>(mapping);
-    file->mapping_bytes_ = bytes;
+  ASSIGN_OR_RETURN(file->real_path_, RealPathOf(opened.fd));
+  ASSIGN_OR_RETURN(file->header_, ReadHeader(opened, path));
+  const auto bytes = static_cast<std::size_t>(opened.bytes);
+  void* mapping = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, opened.fd.get(), 0);
+  if (mapping == MAP_FAILED) {
+    return Status::ResourceExhausted("map_failed", fmt::format("{}: {} bytes: {}", path, bytes, std::strerror(errno)));
   }
-  Result<SafetensorsHeader> header = ParseSafetensorsHeader({file->mapping_, file->mapping_bytes_}, opened.bytes);
-  if (!header.ok()) return header.status().WithContext(path);
-  file->header_ = std::move(header).value();
+  file->mapping_ = static_cast<const std::byte*>(mapping);
+  file->mapping_bytes_ = bytes;
   return file;
 }
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/checked_math.h"
+#include "checkpoint/printable_internal.h"
 #include "checkpoint/shard_index_internal.h"
 
 namespace bascule {
@@ -34,7 +35,7 @@ class IndexReader : public nlohmann::json_sax<nlohmann::json> {
   }
   bool start_array(std::size_t) override {
     ++depth_;
-    if (depth_ == 1) return Fail("not an object");
+    if (depth_ == 1) return Fail("bad_index", "not an object");
     return root_key_ != "weight_map" || NotAFileName();
   }
   bool end_array() override {
@@ -45,15 +46,18 @@ class IndexReader : public nlohmann::json_sax<nlohmann::json> {
   bool key(std::string& key) override {
     if (depth_ == 1) {
       root_key_ = key;
-      return root_keys_.insert(key).second || Fail(fmt::format("duplicate key \"{}\"", key));
+      return root_keys_.insert(key).second || Duplicate(key);
     }
     if (depth_ == 2) key_ = key;
-    return !InWeightMap() || !index_.file_of.contains(key) || Fail(fmt::format("duplicate key \"{}\"", key));
+    return !InWeightMap() || !index_.file_of.contains(key) || Duplicate(key);
   }
 
   bool string(std::string& text) override {
     if (!InWeightMap()) return Scalar();
-    if (!IsPlainFileName(text)) return NotAFileName();
+    if (!IsPlainFileName(text)) {
+      return Fail("outside_directory",
+                  fmt::format("weight_map: tensor={}: not a file name of this directory", Printable(key_)));
+    }
     index_.file_of.emplace(key_, text);
     return true;
   }
@@ -71,19 +75,22 @@ class IndexReader : public nlohmann::json_sax<nlohmann::json> {
   bool number_float(double, const std::string&) override { return Scalar(); }
   bool binary(binary_t&) override { return Scalar(); }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) override {
-    return Fail(fmt::format("not JSON at byte {}", position));
+    return Fail("bad_index", fmt::format("not JSON at byte {}", position));
   }
 
  private:
   bool InWeightMap() const { return depth_ == 2 && root_key_ == "weight_map"; }
 
   bool Scalar() {
-    if (depth_ == 0) return Fail("not an object");
+    if (depth_ == 0) return Fail("bad_index", "not an object");
     return root_key_ != "weight_map" || NotAFileName();
   }
-  bool NotAFileName() { return Fail(fmt::format("weight_map: tensor={}: not a file name of this directory", key_)); }
-  bool Fail(std::string message) {
-    status_ = Status::DataLoss("bad_index", std::move(message));
+  bool NotAFileName() { return Fail("bad_index", fmt::format("weight_map: tensor={}: no file name", Printable(key_))); }
+  bool Duplicate(std::string_view key) {
+    return Fail("duplicate_key", fmt::format("duplicate key \"{}\"", Printable(key)));
+  }
+  bool Fail(std::string_view reason, std::string message) {
+    status_ = Status::DataLoss(reason, std::move(message));
     return false;
   }
 

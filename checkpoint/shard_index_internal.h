@@ -18,7 +18,9 @@ struct ShardIndex {
   std::optional<std::int64_t> total_bytes;     // metadata.total_size, where it is a whole number
 };
 
-// DataLoss "bad_index"  not JSON, no weight_map, a key twice, a value that is not a file name of its own directory
+// DataLoss "bad_index"          not JSON, no weight_map, a value that is not a file name
+//          "duplicate_key"      a key twice
+//          "outside_directory"  a file name that is a path, or absolute, or ".."
 Result<ShardIndex> ParseShardIndex(std::string_view text);
 
 }  // namespace bascule

@@ -40,12 +40,11 @@ std::string_view DTypeName(DType dtype) { return FactsOf(dtype).name; }
 int ItemBytes(DType dtype) { return FactsOf(dtype).item_bytes; }
 
 Result<DType> ParseDType(std::string_view name) {
-  std::string known;
   for (const DTypeFacts& facts : kDTypes) {
     if (facts.name == name) return facts.dtype;
-    known += known.empty() ? "" : ", ";
-    known += facts.name;
   }
+  std::string known;
+  for (const DTypeFacts& facts : kDTypes) known += fmt::format("{}{}", known.empty() ? "" : ", ", facts.name);
   return Status::InvalidArgument("unknown_dtype", fmt::format("got=\"{}\" known: {}", name, known));
 }
 

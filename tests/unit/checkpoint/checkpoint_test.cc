@@ -27,10 +27,10 @@ void WriteIndex(const TempDirectory& dir, std::string_view weight_map) {
             fmt::format(R"({{"metadata":{{"total_size":6}},"weight_map":{}}})", weight_map));
 }
 
-void ExpectBadIndex(const TempDirectory& dir, std::string_view message) {
+void ExpectBadIndex(const TempDirectory& dir, std::string_view reason, std::string_view message) {
   const Status status = Checkpoint::Open(dir.path()).status();
 
-  EXPECT_EQ(status.reason(), "bad_index") << status.ToString();
+  EXPECT_EQ(status.reason(), reason) << status.ToString();
   EXPECT_NE(status.message().find(message), std::string::npos) << status.message();
   EXPECT_NE(status.message().find("model.safetensors.index.json"), std::string::npos) << status.message();
 }
@@ -90,7 +90,7 @@ TEST(CheckpointTest, ADirectoryWithOneFileOfAnyNameIsThatFile) {
 
   WriteOne(dir, "more.safetensors", "v");
 
-  ExpectBadIndex(dir, "there are 2 .safetensors files: more.safetensors, weights.safetensors");
+  ExpectBadIndex(dir, "ambiguous_files", "there are 2 .safetensors files: more.safetensors, weights.safetensors");
 }
 
 TEST(CheckpointTest, WhatIsNotThereIsNamed) {
@@ -110,7 +110,8 @@ TEST(CheckpointTest, FilesThatTheIndexListsAndThatAreMissingAreAllNamed) {
   WriteOne(dir, "m-1.safetensors", "a");
   WriteIndex(dir, R"({"a":"m-1.safetensors","b":"m-2.safetensors","c":"m-3.safetensors","d":"m-2.safetensors"})");
 
-  ExpectBadIndex(dir, "2 listed files with 3 tensors are missing: m-2.safetensors, m-3.safetensors");
+  ExpectBadIndex(dir, "shard_missing",
+                 "2 of 3 listed files, with 3 tensors, are missing: m-2.safetensors, m-3.safetensors");
 }
 
 // C-116.
@@ -122,14 +123,14 @@ TEST(CheckpointTest, TheIndexAndTheFilesAgreeBothWays) {
   ASSERT_TRUE(Checkpoint::Open(dir.path()).ok());
 
   WriteIndex(dir, R"({"a":"m-1.safetensors","b":"m-2.safetensors","c":"m-1.safetensors"})");
-  ExpectBadIndex(dir, "tensor=c is not in file=m-1.safetensors");
+  ExpectBadIndex(dir, "tensor_not_in_shard", "tensor=c is not in file=m-1.safetensors");
   WriteIndex(dir, R"({"a":"m-2.safetensors","b":"m-1.safetensors"})");
-  ExpectBadIndex(dir, "tensor=a is not in file=m-2.safetensors");
+  ExpectBadIndex(dir, "tensor_not_in_shard", "tensor=a is not in file=m-2.safetensors but in m-1.safetensors");
   ASSERT_TRUE(WriteSafetensors(dir.File("m-2.safetensors"), {{"b", DType::kU8, {1}}, {"c", DType::kU8, {1}}},
                                {BytesOf("b"), BytesOf("c")}, {})
                   .ok());
   WriteIndex(dir, R"({"a":"m-1.safetensors","b":"m-2.safetensors"})");
-  ExpectBadIndex(dir, "tensor=c is in file=m-2.safetensors but not listed so");
+  ExpectBadIndex(dir, "tensor_not_in_index", "tensor=c is in file=m-2.safetensors but not listed");
 }
 
 TEST(CheckpointTest, AnIndexThatPointsOutOfItsDirectoryOpensNothing) {
@@ -140,7 +141,7 @@ TEST(CheckpointTest, AnIndexThatPointsOutOfItsDirectoryOpensNothing) {
 
   const Status status = Checkpoint::Open(dir.File("inside")).status();
 
-  EXPECT_EQ(status.reason(), "bad_index");
+  EXPECT_EQ(status.reason(), "outside_directory");
   EXPECT_NE(status.message().find("tensor=a: not a file name of this directory"), std::string::npos)
       << status.message();
 }
@@ -150,7 +151,7 @@ TEST(CheckpointTest, AWholeFileBesideAnIndexThatDoesNotListItIsAmbiguous) {
   WriteOne(dir, "m-1.safetensors", "a");
   WriteOne(dir, "model.safetensors", "a");
   WriteIndex(dir, R"({"a":"m-1.safetensors"})");
-  ExpectBadIndex(dir, "which of the two is meant?");
+  ExpectBadIndex(dir, "ambiguous_files", "which of the two is meant?");
 
   WriteIndex(dir, R"({"a":"model.safetensors"})");
 
@@ -166,7 +167,11 @@ TEST(CheckpointTest, OneTensorInTwoListedFilesIsRefused) {
                   .ok());
   WriteIndex(dir, R"({"a":"m-1.safetensors","b":"m-2.safetensors"})");
 
-  ExpectBadIndex(dir, "tensor=a is in file=m-2.safetensors but not listed so");
+  const Status status = Checkpoint::Open(dir.path()).status();
+
+  EXPECT_EQ(status.reason(), "duplicate_tensor");
+  EXPECT_NE(status.message().find("tensor=a is in m-1.safetensors and in m-2.safetensors"), std::string::npos)
+      << status.message();
 }
 
 TEST(CheckpointTest, ADamagedShardIsNamedWithItsRule) {

@@ -103,24 +103,24 @@ TEST(SafetensorsHeaderTest, OffsetsThatDoNotFillTheDataExactlyAreRefused) {
   };
   ExpectRefused({
       {Entry(R"("F32")", "[2]", "[8,0]"), 8, "bad_offsets", "end before they begin"},
-      {Entry(R"("F32")", "[2]", "[0,7]"), 8, "bad_offsets", "hold 7 bytes, but F32 of shape [2] takes 8"},
-      {Entry(R"("F32")", "[2]", "[1,9]"), 9, "bad_offsets", "leave a gap behind 0"},
-      {two("[0,4]", "[3,7]"), 7, "bad_offsets", "overlap what ends at 4"},
-      {two("[0,4]", "[0,4]"), 4, "bad_offsets", "overlap what ends at 4"},
-      {two("[5,9]", "[0,4]"), 9, "bad_offsets", "leave a gap behind 4"},
-      {two("[4,8]", "[0,4]"), 9, "bad_offsets", "1 bytes behind the last tensor"},
-      {two("[4,8]", "[0,4]"), 16, "bad_offsets", "8 bytes behind the last tensor"},
+      {Entry(R"("F32")", "[2]", "[0,7]"), 8, "size_mismatch", "hold 7 bytes, but F32 of shape [2] takes 8"},
+      {Entry(R"("F32")", "[2]", "[1,9]"), 9, "range_gap", "leave a gap behind 0"},
+      {two("[0,4]", "[3,7]"), 7, "ranges_overlap", "overlap what ends at 4"},
+      {two("[0,4]", "[0,4]"), 4, "ranges_overlap", "overlap what ends at 4"},
+      {two("[5,9]", "[0,4]"), 9, "range_gap", "leave a gap behind 4"},
+      {two("[4,8]", "[0,4]"), 9, "trailing_bytes", "1 bytes behind the last tensor"},
+      {two("[4,8]", "[0,4]"), 16, "trailing_bytes", "8 bytes behind the last tensor"},
       {two("[4,8]", "[0,4]"), 7, "file_truncated", "for the tensors"},
-      {Entry(R"("F32")", "[2]", "[9223372036854775800,9223372036854775807]"), 8, "bad_offsets", "hold 7 bytes"},
-      {"{}", 3, "bad_offsets", "3 bytes behind"},
+      {Entry(R"("F32")", "[2]", "[9223372036854775800,9223372036854775807]"), 8, "size_mismatch", "hold 7 bytes"},
+      {"{}", 3, "trailing_bytes", "3 bytes behind"},
   });
 }
 
 TEST(SafetensorsHeaderTest, EntriesOfTheWrongFormAreRefused) {
   const std::string huge = "18446744073709551616";
   ExpectRefused({
-      {Entry(R"("F32")", "[4611686018427387904,4]", "[0,8]"), 8, "bad_entry", "more than 2^63 bytes"},
-      {Entry(R"("F32")", "[0,4611686018427387904,4]", "[0,0]"), 0, "bad_entry", "more than 2^63 bytes"},
+      {Entry(R"("F32")", "[4611686018427387904,4]", "[0,8]"), 8, "shape_overflow", "more than 2^63 bytes"},
+      {Entry(R"("F32")", "[0,4611686018427387904,4]", "[0,0]"), 0, "shape_overflow", "more than 2^63 bytes"},
       {Entry(R"("F32")", "[-2]", "[0,8]"), 8, "bad_entry", "shape has a negative number"},
       {Entry(R"("F32")", "[2.0]", "[0,8]"), 8, "bad_entry", "shape has a number that is no whole one"},
       {Entry(R"("F32")", R"(["2"])", "[0,8]"), 8, "bad_entry", "shape has a string"},
@@ -136,7 +136,7 @@ TEST(SafetensorsHeaderTest, EntriesOfTheWrongFormAreRefused) {
       {Entry(R"("F32")", "[2]", "[-8,0]"), 8, "bad_entry", "data_offsets has a negative number"},
       {Entry(R"("F32")", "[2]", "[0," + huge + "]"), 8, "bad_entry", "data_offsets has a number"},
       {Entry("7", "[2]", "[0,8]"), 8, "bad_entry", "dtype has a number"},
-      {Entry(R"("F4")", "[2]", "[0,1]"), 1, "unknown_dtype", "tensor=w dtype=\"F4\""},
+      {Entry(R"("F4")", "[2]", "[0,1]"), 1, "unsupported_dtype", "tensor=w dtype=\"F4\""},
       {Entry(R"("bf16")", "[2]", "[0,4]"), 4, "unknown_dtype", "dtype=\"bf16\""},
       {R"({"w":{"shape":[2],"data_offsets":[0,8]}})", 8, "bad_entry", "no dtype"},
       {R"({"w":{"dtype":"F32","data_offsets":[0,8]}})", 8, "bad_entry", "no shape"},
@@ -145,9 +145,9 @@ TEST(SafetensorsHeaderTest, EntriesOfTheWrongFormAreRefused) {
        "unknown field \"scale\""},
       {R"({"w":[]})", 0, "bad_entry", "is an array"},
       {R"({"w":1})", 0, "bad_entry", "is a number"},
-      {R"({"":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1, "bad_entry", "no name"},
-      {R"({"a\nb":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1, "bad_entry", "control character"},
-      {R"({")" + std::string(1025, 'x') + R"(":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1, "bad_entry",
+      {R"({"":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1, "bad_name", "no name"},
+      {R"({"a\nb":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1, "bad_name", "control character"},
+      {R"({")" + std::string(1025, 'x') + R"(":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1, "bad_name",
        "1025 bytes"},
   });
 }

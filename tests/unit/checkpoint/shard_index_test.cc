@@ -25,30 +25,31 @@ TEST(ShardIndexTest, EverythingElseIsRefusedByItsRule) {
   const struct {
     const char* text;
     const char* message;
+    const char* reason = "bad_index";
   } cases[] = {
       {"", "not JSON"},
       {"[]", "not an object"},
       {"7", "not an object"},
       {"{}", "no weight_map"},
-      {R"({"weight_map":[]})", "not a file name"},
-      {R"({"weight_map":"m.safetensors"})", "not a file name"},
+      {R"({"weight_map":[]})", "no file name"},
+      {R"({"weight_map":"m.safetensors"})", "no file name"},
       {R"({"weight_map":{"a":7}})", "tensor=a"},
       {R"({"weight_map":{"a":{}}})", "tensor=a"},
       {R"({"weight_map":{"a":["m.safetensors"]}})", "tensor=a"},
-      {R"({"weight_map":{"a":"/etc/passwd"}})", "tensor=a"},
-      {R"({"weight_map":{"a":"../m.safetensors"}})", "tensor=a"},
-      {R"({"weight_map":{"a":"sub/m.safetensors"}})", "tensor=a"},
-      {R"({"weight_map":{"a":".."}})", "tensor=a"},
-      {R"({"weight_map":{"a":"."}})", "tensor=a"},
-      {R"({"weight_map":{"a":""}})", "tensor=a"},
-      {R"({"weight_map":{"a":"m\u0000.safetensors"}})", "tensor=a"},
-      {R"({"weight_map":{"a":"m","a":"n"}})", "duplicate key \"a\""},
-      {R"({"weight_map":{},"weight_map":{}})", "duplicate key \"weight_map\""},
+      {R"({"weight_map":{"a":"/etc/passwd"}})", "tensor=a", "outside_directory"},
+      {R"({"weight_map":{"a":"../m.safetensors"}})", "tensor=a", "outside_directory"},
+      {R"({"weight_map":{"a":"sub/m.safetensors"}})", "tensor=a", "outside_directory"},
+      {R"({"weight_map":{"a":".."}})", "tensor=a", "outside_directory"},
+      {R"({"weight_map":{"a":"."}})", "tensor=a", "outside_directory"},
+      {R"({"weight_map":{"a":""}})", "tensor=a", "outside_directory"},
+      {R"({"weight_map":{"a":"m\u0000.safetensors"}})", "tensor=a", "outside_directory"},
+      {R"({"weight_map":{"a":"m","a":"n"}})", "duplicate key \"a\"", "duplicate_key"},
+      {R"({"weight_map":{},"weight_map":{}})", "duplicate key \"weight_map\"", "duplicate_key"},
   };
   for (const auto& c : cases) {
     const Status status = ParseShardIndex(c.text).status();
 
-    EXPECT_EQ(status.reason(), "bad_index") << c.text;
+    EXPECT_EQ(status.reason(), c.reason) << c.text;
     EXPECT_NE(status.message().find(c.message), std::string::npos) << c.text << ": " << status.message();
   }
 }

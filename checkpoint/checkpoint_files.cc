@@ -1,0 +1,184 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/log.h"
+#include "checkpoint/checkpoint_files_internal.h"
+#include "checkpoint/file_internal.h"
+#include "checkpoint/foreign_file_internal.h"
+#include "checkpoint/shard_index_internal.h"
+
+namespace bascule {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kIndexBytesMax = std::int64_t{256} << 20;
+constexpr const char* kIndexName = "model.safetensors.index.json";
+constexpr const char* kSingleName = "model.safetensors";
+
+// tensor -> the names of all files that hold it
+using Places = std::map<std::string, std::set<std::string>>;
+
+Status IndexError(std::string_view reason, const fs::path& directory, const std::string& message) {
+  return Status::DataLoss(reason, fmt::format("{}: {}", (directory / kIndexName).string(), message));
+}
+
+bool Exists(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+std::vector<std::string> NamesIn(const fs::path& directory, const std::set<std::string>& extensions) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
+    if (extensions.contains(entry->path().extension().string())) names.push_back(entry->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Result<ShardIndex> ReadIndex(const fs::path& directory) {
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile((directory / kIndexName).string(), kIndexBytesMax));
+  Result<ShardIndex> index = ParseShardIndex(text);
+  if (index.ok()) return index;
+  const std::string kind = ForeignKind(std::as_bytes(std::span(text)));
+  const bool is_foreign = !kind.empty() && kind != "a text file";
+  return IndexError(index.status().reason(), directory, is_foreign ? kind : index.status().message());
+}
+
+// Every listed file is there; else all that are missing are named, with how many tensors they take along.
+Status CheckFilesExist(const fs::path& directory, const ShardIndex& index) {
+  std::map<std::string, std::int64_t> tensors_of;
+  for (const auto& [tensor, file] : index.file_of) ++tensors_of[file];
+  std::set<std::string> missing;
+  std::int64_t tensors = 0;
+  for (const auto& [file, count] : tensors_of) {
+    if (Exists(directory / file)) continue;
+    missing.insert(file);
+    tensors += count;
+  }
+  if (missing.empty()) return OkStatus();
+  return IndexError("shard_missing", directory,
+                    fmt::format("{} of {} listed files, with {} tensors, are missing: {}", missing.size(),
+                                tensors_of.size(), tensors, fmt::join(missing, ", ")));
+}
+
+bool LiesIn(const fs::path& path, const fs::path& directory) {
+  return std::mismatch(directory.begin(), directory.end(), path.begin(), path.end()).first == directory.end();
+}
+
+// A link may not lead out of the checkpoint. The one that the Hugging Face cache makes is part of its layout:
+// snapshots/REVISION/NAME -> ../../blobs/HASH.
+Status CheckInside(const fs::path& directory, const SafetensorsFile& file) {
+  std::error_code error;
+  const fs::path home = fs::canonical(directory, error);
+  if (!error && LiesIn(file.real_path(), home)) return OkStatus();
+  const fs::path snapshots = home.parent_path();
+  if (!error && snapshots.filename() == "snapshots" && LiesIn(file.real_path(), snapshots.parent_path() / "blobs")) {
+    return OkStatus();
+  }
+  return Status::DataLoss("outside_directory",
+                          fmt::format("{}: is a link to a file outside the checkpoint", file.path()));
+}
+
+Status CompareWithHeaders(const fs::path& directory, const ShardIndex& index, const Places& places) {
+  for (const auto& [tensor, files] : places) {
+    if (files.size() == 1) continue;
+    return Status::DataLoss("duplicate_tensor", fmt::format("{}: tensor={} is in {}", directory.string(), tensor,
+                                                            fmt::join(files, " and in ")));
+  }
+  for (const auto& [tensor, file] : index.file_of) {
+    const auto found = places.find(tensor);
+    if (found != places.end() && *found->second.begin() == file) continue;
+    const std::string where = found == places.end() ? "and in no other" : "but in " + *found->second.begin();
+    return IndexError("tensor_not_in_shard", directory,
+                      fmt::format("tensor={} is not in file={} {}", tensor, file, where));
+  }
+  for (const auto& [tensor, files] : places) {
+    if (index.file_of.contains(tensor)) continue;
+    return IndexError("tensor_not_in_index", directory,
+                      fmt::format("tensor={} is in file={} but not listed", tensor, *files.begin()));
+  }
+  return OkStatus();
+}
+
+// The index and the headers name the same tensors in the same files.
+Status CheckIndex(const fs::path& directory, const ShardIndex& index, const CheckpointFiles& files) {
+  Places places;
+  std::int64_t stored_bytes = 0;
+  for (const auto& file : files) {
+    const std::string name = fs::path(file->path()).filename().string();
+    for (const StoredTensor& tensor : file->header().tensors) places[tensor.spec.name].insert(name);
+    stored_bytes += file->header().data_bytes;
+  }
+  RETURN_IF_ERROR(CompareWithHeaders(directory, index, places));
+  if (index.total_bytes && *index.total_bytes != stored_bytes) {
+    LogWarn("index_total_size", "directory={} index={} files={}", directory.string(), *index.total_bytes, stored_bytes);
+  }
+  return OkStatus();
+}
+
+Result<CheckpointFiles> OpenOne(const fs::path& path) {
+  ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(path.string()));
+  CheckpointFiles files;
+  files.push_back(std::move(file));
+  return files;
+}
+
+Result<CheckpointFiles> OpenSharded(const fs::path& directory) {
+  ASSIGN_OR_RETURN(const ShardIndex index, ReadIndex(directory));
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : index.file_of) names.insert(file);
+  if (Exists(directory / kSingleName) && !names.contains(kSingleName)) {
+    return IndexError("ambiguous_files", directory,
+                      fmt::format("{} is there too, but not listed: which of the two is meant?", kSingleName));
+  }
+  RETURN_IF_ERROR(CheckFilesExist(directory, index));
+  CheckpointFiles files;
+  for (const std::string& name : names) {
+    ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open((directory / name).string()));
+    RETURN_IF_ERROR(CheckInside(directory, *file));
+    files.push_back(std::move(file));
+  }
+  RETURN_IF_ERROR(CheckIndex(directory, index, files));
+  return files;
+}
+
+Status NoSafetensors(const fs::path& directory) {
+  const std::vector<std::string> pickles = NamesIn(directory, {".bin", ".pt", ".pth", ".ckpt"});
+  const std::string hint =
+      pickles.empty() ? "" : fmt::format("; {} is not read: a pickle can run code when it is loaded", pickles[0]);
+  return Status::NotFound("no_safetensors", fmt::format("{}: no .safetensors file{}", directory.string(), hint));
+}
+
+Result<CheckpointFiles> OpenDirectory(const fs::path& directory) {
+  if (Exists(directory / kIndexName)) return OpenSharded(directory);
+  std::vector<std::string> names = NamesIn(directory, {".safetensors"});
+  if (std::find(names.begin(), names.end(), kSingleName) != names.end()) names = {kSingleName};
+  if (names.empty()) return NoSafetensors(directory);
+  if (names.size() > 1) {
+    return IndexError(
+        "ambiguous_files", directory,
+        fmt::format("no such file, and there are {} .safetensors files: {}", names.size(), fmt::join(names, ", ")));
+  }
+  ASSIGN_OR_RETURN(CheckpointFiles files, OpenOne(directory / names[0]));
+  RETURN_IF_ERROR(CheckInside(directory, *files[0]));
+  return files;
+}
+
+}  // namespace
+
+Result<CheckpointFiles> OpenCheckpointFiles(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) {
+    return Status::NotFound("checkpoint_not_found", fmt::format("{}: no such file or directory", path.string()));
+  }
+  return fs::is_directory(status) ? OpenDirectory(path) : OpenOne(path);
+}
+
+}  // namespace bascule
