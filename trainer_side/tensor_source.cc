@@ -40,6 +40,10 @@ TensorSource::TensorSource(int trainer_ranks) : data_(static_cast<std::size_t>(t
   layout_.ranks.resize(static_cast<std::size_t>(trainer_ranks));
 }
 
+TensorSource::TensorSource(int trainer_ranks, const WeightSource& backing) : TensorSource(trainer_ranks) {
+  backing_ = &backing;
+}
+
 Status TensorSource::Add(int trainer_rank, const ShardView& shard) {
   if (trainer_rank < 0 || std::cmp_greater_equal(trainer_rank, layout_.ranks.size())) {
     return BadShard(shard, fmt::format("trainer_rank={} of {}", trainer_rank, layout_.ranks.size()));
@@ -70,6 +74,14 @@ Status TensorSource::Add(int trainer_rank, const ShardView& shard) {
 
 const std::byte* TensorSource::Base(int sender_rank, int tensor) const {
   return data_[static_cast<std::size_t>(sender_rank)][static_cast<std::size_t>(tensor)];
+}
+
+std::unique_ptr<BoxReader> TensorSource::Read(std::vector<SourceBox> boxes) const {
+  return backing_ == nullptr ? ReadMemory(std::move(boxes)) : backing_->Read(std::move(boxes));
+}
+
+void TensorSource::Release(std::span<const std::byte> memory) const {
+  if (backing_ != nullptr) backing_->Release(memory);
 }
 
 }  // namespace bascule

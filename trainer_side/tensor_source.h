@@ -9,6 +9,8 @@
 
 #include <cstddef>
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,8 @@ struct ShardView {
 class TensorSource final : public WeightSource {
  public:
   explicit TensorSource(int trainer_ranks);
+  // As above, but the addresses of Add are those of `backing`, which reads what lies there; borrowed.
+  TensorSource(int trainer_ranks, const WeightSource& backing);
   // A shard without elements may have null data. A refused shard leaves the source as it was.
   //
   // InvalidArgument "bad_shard"  rank, box outside the tensor, null data, another shape or dtype than before for the
@@ -37,8 +41,11 @@ class TensorSource final : public WeightSource {
 
   const Layout& layout() const override { return layout_; }
   const std::byte* Base(int sender_rank, int tensor) const override;
+  std::unique_ptr<BoxReader> Read(std::vector<SourceBox> boxes) const override;
+  void Release(std::span<const std::byte> memory) const override;
 
  private:
+  const WeightSource* backing_ = nullptr;
   Layout layout_;
   std::map<std::string, std::size_t> logical_of_;    // name -> index into layout_.tensors
   std::vector<std::vector<const std::byte*>> data_;  // per rank, per local tensor

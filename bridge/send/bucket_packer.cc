@@ -39,14 +39,14 @@ BucketPacker::PreparedSlice BucketPacker::Prepare(int sender_rank, const Slice& 
   const LocalTensor& local = rank.tensors[static_cast<std::size_t>(slice.sender_tensor)];
   const TensorSpec& wire = plan_.tensors[static_cast<std::size_t>(slice.tensor)];
   PreparedSlice prepared;
-  prepared.base = source_.Base(sender_rank, slice.sender_tensor);
+  prepared.source.base = source_.Base(sender_rank, slice.sender_tensor);
+  prepared.source.item_bytes = ItemBytes(local.dtype);
   // Sender and logical box may differ in dimensions of extent 1; shape and places leave those out.
-  prepared.shape = ShapeOf(slice.sender_box);
-  prepared.source =
+  prepared.source.shape = ShapeOf(slice.sender_box);
+  prepared.source.place =
       local.stride.empty() ? PlaceIn(slice.sender_box, local.shape) : PlaceInStrided(slice.sender_box, local.stride);
   prepared.logical = PlaceIn(slice.logical_box, wire.shape);
   prepared.conversion = local.dtype == wire.dtype ? Conversion::kNone : slice.conversion;
-  prepared.item_bytes = ItemBytes(local.dtype);
   prepared.tensor = slice.tensor;
   prepared.counts = slice.counts;
   prepared.begin = slice.payload_offset;
@@ -59,20 +59,32 @@ std::int64_t BucketPacker::FrameBytesOf(std::uint32_t bucket) const {
   return FrameBytes(static_cast<std::int64_t>(planned.slices.size()), planned.payload_bytes);
 }
 
-void BucketPacker::Pack(BucketHeader header, std::span<std::byte> frame, std::span<TensorDigest> totals) const {
-  const std::span<const PreparedSlice> slices(
-      slices_.begin() + static_cast<std::ptrdiff_t>(first_slice_of_[header.bucket]),
-      slices_.begin() + static_cast<std::ptrdiff_t>(first_slice_of_[header.bucket + 1]));
+std::span<const BucketPacker::PreparedSlice> BucketPacker::SlicesOf(std::uint32_t bucket) const {
+  return std::span(slices_).subspan(first_slice_of_[bucket], first_slice_of_[bucket + 1] - first_slice_of_[bucket]);
+}
+
+std::unique_ptr<BoxReader> BucketPacker::Read(std::span<const std::uint32_t> buckets) const {
+  std::vector<SourceBox> boxes;
+  for (const std::uint32_t bucket : buckets) {
+    for (const PreparedSlice& slice : SlicesOf(bucket)) boxes.push_back(slice.source);
+  }
+  return source_.Read(std::move(boxes));
+}
+
+Status BucketPacker::Pack(BucketHeader header, BoxReader& reader, std::span<std::byte> frame,
+                          std::span<TensorDigest> totals) const {
+  const std::span<const PreparedSlice> slices = SlicesOf(header.bucket);
   header.slice_count = static_cast<std::uint32_t>(slices.size());
   header.payload_bytes = plan_.buckets[header.bucket].payload_bytes;
   const std::span<std::byte> payload = frame.subspan(static_cast<std::size_t>(PayloadOffset(header.slice_count)));
   std::int64_t filled = 0;
   for (std::size_t i = 0; i < slices.size(); ++i) {
     const PreparedSlice& slice = slices[i];
+    ASSIGN_OR_RETURN(const BoxView view, reader.Next());
     Zero(payload.subspan(static_cast<std::size_t>(filled), static_cast<std::size_t>(slice.begin - filled)));
     const TensorDigest digest = PackAndDigestOnHost(
-        keys_[static_cast<std::size_t>(slice.tensor)], slice.shape, slice.conversion, slice.item_bytes, slice.base,
-        slice.source, slice.logical,
+        keys_[static_cast<std::size_t>(slice.tensor)], slice.source.shape, slice.conversion, slice.source.item_bytes,
+        view.base, view.place, slice.logical,
         payload.subspan(static_cast<std::size_t>(slice.begin), static_cast<std::size_t>(slice.end - slice.begin)));
     WriteSliceDigest(frame, static_cast<std::int64_t>(i), digest);
     if (slice.counts && !totals.empty()) totals[static_cast<std::size_t>(slice.tensor)] += digest;
@@ -80,6 +92,7 @@ void BucketPacker::Pack(BucketHeader header, std::span<std::byte> frame, std::sp
   }
   Zero(payload.subspan(static_cast<std::size_t>(filled)));
   SealBucketFrame(header, frame);
+  return OkStatus();
 }
 
 }  // namespace bascule

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -31,25 +32,25 @@ class BucketPacker {
   const Plan& plan() const { return plan_; }
   std::int64_t FrameBytesOf(std::uint32_t bucket) const;
 
+  // Reads what `buckets` hold, for Pack to be called for each of them in this order.
+  std::unique_ptr<BoxReader> Read(std::span<const std::uint32_t> buckets) const;
   // Fills all FrameBytesOf(header.bucket) bytes of `frame`. `header` has session, bucket, attempt and has_checksum; the
   // sizes are filled in here. Adds the digests of slices that count to `totals`, one per plan tensor, unless it is
-  // empty.
-  void Pack(BucketHeader header, std::span<std::byte> frame, std::span<TensorDigest> totals) const;
+  // empty. Fails as `reader` does.
+  Status Pack(BucketHeader header, BoxReader& reader, std::span<std::byte> frame, std::span<TensorDigest> totals) const;
 
  private:
   struct PreparedSlice {
-    const std::byte* base = nullptr;
-    BoxShape shape;
-    BoxPlace source;
+    SourceBox source;
     BoxPlace logical;
     Conversion conversion = Conversion::kNone;
-    int item_bytes = 0;  // of a source element
     std::int32_t tensor = 0;
     bool counts = true;
     std::int64_t begin = 0;  // in the payload
     std::int64_t end = 0;
   };
   PreparedSlice Prepare(int sender_rank, const Slice& slice) const;
+  std::span<const PreparedSlice> SlicesOf(std::uint32_t bucket) const;
 
   const Plan& plan_;
   const WeightSource& source_;

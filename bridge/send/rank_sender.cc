@@ -15,10 +15,11 @@ RankSender::RankSender(const BucketPacker& packer, std::span<const std::unique_p
 
 Status RankSender::Run(std::span<const std::uint32_t> buckets, std::uint32_t attempt) {
   const std::span<TensorDigest> totals = attempt == 0 ? std::span<TensorDigest>(totals_) : std::span<TensorDigest>();
+  const std::unique_ptr<BoxReader> reader = packer_.Read(buckets);
   for (const std::uint32_t bucket : buckets) {
     const std::int32_t route = packer_.plan().buckets[bucket].route;
     while (!SenderOf(route).HasCredit()) RETURN_IF_ERROR(TakeAck(route));
-    RETURN_IF_ERROR(SendBucket(bucket, attempt, totals));
+    RETURN_IF_ERROR(SendBucket(bucket, attempt, *reader, totals));
   }
   for (std::size_t route = 0; route < unacknowledged_.size(); ++route) {
     while (unacknowledged_[route] > 0) RETURN_IF_ERROR(TakeAck(static_cast<std::int32_t>(route)));
@@ -26,13 +27,20 @@ Status RankSender::Run(std::span<const std::uint32_t> buckets, std::uint32_t att
   return OkStatus();
 }
 
-Status RankSender::SendBucket(std::uint32_t bucket, std::uint32_t attempt, std::span<TensorDigest> totals) {
+Status RankSender::SendOnceMore(std::uint32_t bucket) {
+  const std::unique_ptr<BoxReader> reader = packer_.Read({&bucket, 1});
+  return SendBucket(bucket, 1, *reader, {});
+}
+
+Status RankSender::SendBucket(std::uint32_t bucket, std::uint32_t attempt, BoxReader& reader,
+                              std::span<TensorDigest> totals) {
   if (cancelled_) return Status::Cancelled("cancelled");
   const std::int32_t route = packer_.plan().buckets[bucket].route;
   BucketSender& sender = SenderOf(route);
   const auto frame_bytes = static_cast<std::size_t>(packer_.FrameBytesOf(bucket));
-  packer_.Pack({.session = session_, .bucket = bucket, .attempt = attempt, .has_checksum = sender.wants_checksum()},
-               sender.Acquire().first(frame_bytes), totals);
+  RETURN_IF_ERROR(
+      packer_.Pack({.session = session_, .bucket = bucket, .attempt = attempt, .has_checksum = sender.wants_checksum()},
+                   reader, sender.Acquire().first(frame_bytes), totals));
   RETURN_IF_ERROR(sender.Send(frame_bytes));
   under_way_[bucket] = attempt + 1;
   ++unacknowledged_[static_cast<std::size_t>(route)];
@@ -52,7 +60,7 @@ Status RankSender::TakeAck(std::int32_t route) {
     case BucketVerdict::kDuplicate:
       return OkStatus();
     case BucketVerdict::kDamaged:
-      if (ack.attempt == 0) return SendBucket(ack.bucket, 1, {});
+      if (ack.attempt == 0) return SendOnceMore(ack.bucket);
       return Status::DataLoss("bucket_damaged", fmt::format("bucket={} was damaged twice", ack.bucket));
     case BucketVerdict::kFenced:
       return Status::Aborted("fenced", fmt::format("bucket={} of a session that is over", ack.bucket));

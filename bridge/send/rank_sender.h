@@ -32,7 +32,8 @@ class RankSender {
   std::int64_t wire_bytes() const { return wire_bytes_; }
 
  private:
-  Status SendBucket(std::uint32_t bucket, std::uint32_t attempt, std::span<TensorDigest> totals);
+  Status SendBucket(std::uint32_t bucket, std::uint32_t attempt, BoxReader& reader, std::span<TensorDigest> totals);
+  Status SendOnceMore(std::uint32_t bucket);
   // Waits for one acknowledgement of `route` and does what it asks for.
   Status TakeAck(std::int32_t route);
   Status CheckAck(const BucketAck& ack, std::int32_t route) const;

@@ -43,6 +43,7 @@ class SendPipeline {
   // Aborted "fenced"           the receiver has ended this session
   // DataLoss "bucket_damaged"  damaged twice
   // DataLoss "bad_ack"         for a bucket that was not sent
+  // as BoxReader::Next         the source cannot be read
   Status Finish();
   // Wakes every thread; Finish then fails with the first failure. The routes cannot be used again.
   void Cancel();

@@ -15,7 +15,7 @@ namespace bascule {
 // The digest of each of `wire_tensors`, in their order, after conversion to its type there. Every element is read once,
 // by `threads` threads (0: one per core); replicas are not compared. Tensors that the source has besides take no part.
 //
-// InvalidArgument, FailedPrecondition  as MakePlan, with the wire tensors as the engine's
+// InvalidArgument, FailedPrecondition  as MakePlan, with the wire tensors as the engine's; as BoxReader::Next
 Result<std::vector<TensorDigest>> DigestSource(const WeightSource& source, const std::vector<TensorSpec>& wire_tensors,
                                                int threads);
 

@@ -3,9 +3,13 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "bridge/layout/layout.h"
+#include "bridge/send/box_reader.h"
 
 namespace bascule {
 
@@ -16,6 +20,8 @@ class WeightSource {
   virtual const Layout& layout() const = 0;
   // Address of element 0 of local tensor `tensor` of `sender_rank`; its strides are in the layout.
   virtual const std::byte* Base(int sender_rank, int tensor) const = 0;
+  // Reads boxes of local tensors, in this order. The reader borrows the source.
+  virtual std::unique_ptr<BoxReader> Read(std::vector<SourceBox> boxes) const { return ReadMemory(std::move(boxes)); }
   // Advice: whoever reads has `memory`, a part of a local tensor, behind it. A source that maps files lets go of the
   // pages; they come back when they are read again.
   virtual void Release(std::span<const std::byte> memory) const { static_cast<void>(memory); }

@@ -43,7 +43,10 @@ class BucketPackerTest : public testing::Test {
   // A frame full of old bytes.
   std::vector<std::byte> PackInto(const BucketPacker& packer, std::uint32_t bucket, std::span<TensorDigest> totals) {
     std::vector<std::byte> frame(static_cast<std::size_t>(packer.FrameBytesOf(bucket)), std::byte{0xee});
-    packer.Pack({.session = kSession, .bucket = bucket, .attempt = 1, .has_checksum = true}, frame, totals);
+    const std::unique_ptr<BoxReader> reader = packer.Read({&bucket, 1});
+    CHECK(
+        packer.Pack({.session = kSession, .bucket = bucket, .attempt = 1, .has_checksum = true}, *reader, frame, totals)
+            .ok());
     return frame;
   }
 
