@@ -1,4 +1,4 @@
-// Exponentials, normalisation and the gated activation over any F32x16; see gemm_body_internal.h for the rules.
+// Exponentials, sums, normalisation and the gated activation over any F32x16; see gemm_body_internal.h for the rules.
 #pragma once
 
 #include <cmath>
@@ -48,6 +48,22 @@ inline V Exp(const V& x) {
   return ZeroWhereLess(Mul(p, PowerOfTwo(shifted)), x, V::Of(kExpLowest));
 }
 
+// `count` <= 16 weights from element `first` on, then zeros.
+template <class V>
+inline V LoadWeights(WeightView w, std::int64_t first, std::int64_t count) {
+  std::byte raw[64] = {};
+  std::memcpy(raw, w.data + first * w.item_bytes(), static_cast<std::size_t>(count * w.item_bytes()));
+  return w.type == WeightType::kBf16 ? V::LoadBf16(raw) : V::Load(reinterpret_cast<const float*>(raw));
+}
+
+template <class V>
+void AddTo(WeightView x, std::int64_t size, float* y) {
+  for (std::int64_t i = 0; i < size; i += 16) {
+    const std::int64_t count = size - i < 16 ? size - i : 16;
+    StoreFirst(Add(LoadFirst<V>(y + i, count, 0), LoadWeights<V>(x, i, count)), count, y + i);
+  }
+}
+
 template <class V>
 void RmsNorm(const float* x, std::int64_t size, WeightView w, float eps, float* y) {
   V squares = V::Zero();
@@ -58,10 +74,7 @@ void RmsNorm(const float* x, std::int64_t size, WeightView w, float eps, float* 
   const V scale = V::Of(1.0f / std::sqrt(SumLanes(squares) / static_cast<float>(size) + eps));
   for (std::int64_t i = 0; i < size; i += 16) {
     const std::int64_t count = size - i < 16 ? size - i : 16;
-    std::byte raw[64] = {};
-    std::memcpy(raw, w.data + i * w.item_bytes(), static_cast<std::size_t>(count * w.item_bytes()));
-    const V weight = w.type == WeightType::kBf16 ? V::LoadBf16(raw) : V::Load(reinterpret_cast<const float*>(raw));
-    StoreFirst(Mul(Mul(LoadFirst<V>(x + i, count, 0), scale), weight), count, y + i);
+    StoreFirst(Mul(Mul(LoadFirst<V>(x + i, count, 0), scale), LoadWeights<V>(w, i, count)), count, y + i);
   }
 }
 

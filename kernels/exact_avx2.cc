@@ -8,8 +8,8 @@
 namespace bascule::exact_internal {
 
 const ExactKernels kAvx2Kernels = {
-    PackRows<avx2::F32x16>,  Gemm<avx2::F32x16>,    RmsNorm<avx2::F32x16>,      Swiglu<avx2::F32x16>,
-    Attention<avx2::F32x16>, Largest<avx2::F32x16>, Exponentials<avx2::F32x16>,
+    PackRows<avx2::F32x16>, Gemm<avx2::F32x16>,      RmsNorm<avx2::F32x16>, AddTo<avx2::F32x16>,
+    Swiglu<avx2::F32x16>,   Attention<avx2::F32x16>, Largest<avx2::F32x16>, Exponentials<avx2::F32x16>,
 };
 
 }  // namespace bascule::exact_internal

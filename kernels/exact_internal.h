@@ -17,6 +17,7 @@ struct ExactKernels {
   void (*pack_rows)(const float* x, std::int64_t rows, std::int64_t k, std::int64_t x_stride, float* packed);
   void (*gemm)(const GemmProblem& problem, std::int64_t first, std::int64_t last);
   void (*rms_norm)(const float* x, std::int64_t size, WeightView w, float eps, float* y);
+  void (*add)(WeightView x, std::int64_t size, float* y);
   void (*swiglu)(const float* gate, const float* up, std::int64_t size, float* y);
   void (*attention)(const AttentionProblem& problem);
   float (*largest)(const float* x, std::int64_t size);

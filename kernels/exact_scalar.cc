@@ -8,8 +8,8 @@
 namespace bascule::exact_internal {
 
 const ExactKernels kScalarKernels = {
-    PackRows<scalar::F32x16>,  Gemm<scalar::F32x16>,    RmsNorm<scalar::F32x16>,      Swiglu<scalar::F32x16>,
-    Attention<scalar::F32x16>, Largest<scalar::F32x16>, Exponentials<scalar::F32x16>,
+    PackRows<scalar::F32x16>, Gemm<scalar::F32x16>,      RmsNorm<scalar::F32x16>, AddTo<scalar::F32x16>,
+    Swiglu<scalar::F32x16>,   Attention<scalar::F32x16>, Largest<scalar::F32x16>, Exponentials<scalar::F32x16>,
 };
 
 }  // namespace bascule::exact_internal

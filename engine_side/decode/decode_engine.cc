@@ -21,7 +21,9 @@ class LeasedWeights final : public StepWeights {
  public:
   explicit LeasedWeights(WeightLease lease) : lease_(std::move(lease)) {}
   const WeightVersion& version() const override { return lease_.version(); }
-  std::span<const std::byte> Tensor(int tensor) const override { return lease_.Tensor(/*engine_rank=*/0, tensor); }
+  std::span<const std::byte> Tensor(int engine_rank, int tensor) const override {
+    return lease_.Tensor(engine_rank, tensor);
+  }
 
  private:
   WeightLease lease_;
@@ -58,7 +60,8 @@ std::int64_t KvPages(const DecodeOptions& options, const KvShape& shape) {
   if (options.kv_pages > 0) return options.kv_pages;
   const std::int64_t of_request = (options.config.max_positions + shape.page_tokens - 1) / shape.page_tokens;
   const std::int64_t page_bytes = shape.PageFloats().value_or(kDefaultKvBytes) * std::int64_t{sizeof(float)};
-  return std::max(std::int64_t{1}, std::min(options.max_running * of_request, kDefaultKvBytes / page_bytes));
+  const std::int64_t fitting = kDefaultKvBytes / shape.ranks / page_bytes;
+  return std::max(std::int64_t{1}, std::min(options.max_running * of_request, fitting));
 }
 
 class Engine final : public DecodeEngine {
@@ -310,14 +313,17 @@ std::string_view FinishName(FinishReason reason) {
 Result<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(DecodeOptions options) {
   RETURN_IF_ERROR(CheckOptions(options));
   const ModelConfig& config = options.config;
-  const KvShape shape{.layers = config.layers,
-                      .kv_heads = config.kv_heads,
-                      .head_size = config.head_size,
-                      .page_tokens = options.page_tokens};
-  ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache, KvCache::Create(shape, KvPages(options, shape)));
+  ASSIGN_OR_RETURN(const RankShape shape, RankShapeOf(config, options.tensors, options.ranks));
+  const KvShape kv_shape{.layers = config.layers,
+                         .kv_heads = shape.kv_heads,
+                         .head_size = config.head_size,
+                         .page_tokens = options.page_tokens,
+                         .ranks = shape.ranks};
+  ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache, KvCache::Create(kv_shape, KvPages(options, kv_shape)));
   ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
                    Decoder::Create({.config = config,
                                     .tensors = options.tensors,
+                                    .shape = shape,
                                     .weight_type = options.dtype == DType::kBf16 ? WeightType::kBf16 : WeightType::kF32,
                                     .threads = options.threads,
                                     .max_rows = options.max_step_tokens,

@@ -1,16 +1,17 @@
 // Stage: decode (flip -> [decode])
 //
-// Serves rollouts from the live weights: continuous batching over a paged key/value cache, on one scheduler thread plus
-// workers for the matrix products. Each step leases the live version, runs every scheduled token through the model, and
-// samples. Between two steps lies the safe point at which a flip happens; running requests are then recomputed: their KV
-// state is dropped, their tokens so far are prefilled under the new version, and they go on from the same token.
+// Serves rollouts from the live weights: continuous batching over a paged key/value cache, on one scheduler thread, a
+// thread for each further tensor-parallel engine rank, and workers for the matrix products. Each step leases the live
+// version once for all ranks, runs every scheduled token through the model, and samples. Between two steps, when no
+// rank computes, lies the safe point at which a flip happens; running requests are then recomputed: their KV state is
+// dropped, their tokens so far are prefilled under the new version, and they go on from the same token.
 //
-// A request is admitted, first come first served, when its worst case of KV pages is free, and keeps them until it ends:
-// nothing is preempted and nothing can deadlock.
+// A request is admitted, first come first served, when its worst case of KV pages is free, and keeps them until it
+// ends: nothing is preempted and nothing can deadlock.
 //
 // Numerics "exact": each output element's reduction order depends only on the reduction length, and random numbers on
-// (seed, absolute token position): a request's tokens and log-probabilities are the same, to the bit, alone or in any
-// batch, cold or recomputed.
+// (seed, absolute token position), for a given number of ranks: a request's tokens and log-probabilities are the same,
+// to the bit, alone or in any batch, cold or recomputed. Between two numbers of ranks they differ by rounding.
 //
 // Thread-safety: thread-safe.
 #pragma once
@@ -32,11 +33,11 @@
 namespace bascule {
 
 struct GenerateRequest {
-  std::vector<std::int32_t> prompt;    // 1.. tokens, each in the vocabulary
+  std::vector<std::int32_t> prompt;  // 1.. tokens, each in the vocabulary
   std::int32_t max_new_tokens = 16;
-  float temperature = 0;               // 0: greedy
+  float temperature = 0;  // 0: greedy
   std::uint64_t seed = 0;
-  std::vector<std::int32_t> stop;      // ends after one of these was generated
+  std::vector<std::int32_t> stop;  // ends after one of these was generated
 };
 
 // One generated token. `logprob` is of the untempered distribution: log softmax of the logits.
@@ -62,13 +63,14 @@ class GenerateSink {
 struct DecodeOptions {
   ModelConfig config;
   EngineTensors tensors;
-  DType dtype = DType::kBf16;           // of the weights: kBf16 or kF32
-  int threads = 2;
-  std::int64_t kv_pages = 0;            // 0: enough for max_running requests of max_positions, at most 1 GiB
-  std::int32_t page_tokens = 16;        // a multiple of 16
-  std::int32_t max_running = 64;        // requests that decode at once
-  std::int32_t max_waiting = 4096;      // beyond: refused
-  std::int32_t max_step_tokens = 256;   // tokens of one step, prefill included
+  DType dtype = DType::kBf16;          // of the weights: kBf16 or kF32
+  int ranks = 1;                       // tensor-parallel engine ranks; `tensors` are those of each
+  int threads = 2;                     // of all ranks together; each has one at least
+  std::int64_t kv_pages = 0;           // 0: enough for max_running requests of max_positions, at most 1 GiB in all
+  std::int32_t page_tokens = 16;       // a multiple of 16
+  std::int32_t max_running = 64;       // requests that decode at once
+  std::int32_t max_waiting = 4096;     // beyond: refused
+  std::int32_t max_step_tokens = 256;  // tokens of one step, prefill included
   Clock* clock = &Clock::Real();
 };
 
@@ -78,10 +80,10 @@ struct DecodeStatus {
   std::uint64_t steps = 0, tokens = 0;  // since start
 };
 
-// As EngineHooks: while requests run, `critical` runs on the scheduler thread between two steps, otherwise at once on the
-// caller's. SafePoint::stall is the time by which the gap between the two steps grew: from where the scheduler would have
-// begun the next step to where it goes on. Recomputation is not in it: those are steps, and KvReport counts their tokens.
-// RunAtSafePoint is not called from a sink, which runs on the scheduler thread.
+// As EngineHooks: while requests run, `critical` runs on the scheduler thread between two steps, otherwise at once on
+// the caller's. SafePoint::stall is the time by which the gap between the two steps grew: from where the scheduler
+// would have begun the next step to where it goes on. Recomputation is not in it: those are steps, and KvReport counts
+// their tokens. RunAtSafePoint is not called from a sink, which runs on the scheduler thread.
 class DecodeEngine : public EngineHooks {
  public:
   // Leases come from `acquire_live` (WeightReceiver::AcquireLive); an empty lease means that nothing is live yet.
@@ -93,7 +95,8 @@ class DecodeEngine : public EngineHooks {
 
   // `sink` is kept until OnFinish has returned.
   //
-  // InvalidArgument   "bad_request"   empty prompt, token outside the vocabulary, more tokens than the model's positions,
+  // InvalidArgument   "bad_request"   empty prompt, token outside the vocabulary, more tokens than the model's
+  // positions,
   //                                   nothing to generate, a temperature that is negative or not finite
   // ResourceExhausted "queue_full" | "request_too_large" (more KV pages than there are)
   // Unavailable       "nothing_live" | "engine_stopping"

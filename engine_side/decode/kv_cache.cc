@@ -19,13 +19,17 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const KvShape& shape, std::int6
   if (!page_floats || pages < 1 || pages > std::numeric_limits<std::int32_t>::max()) return no_memory;
   const std::optional<std::int64_t> floats = CheckedMul(*page_floats, pages);
   if (!floats) return no_memory;
-  Result<FloatBuffer> pool = FloatBuffer::Allocate(*floats);
-  if (!pool.ok()) return no_memory;
-  return std::unique_ptr<KvCache>(new KvCache(shape, pages, std::move(pool).value()));
+  std::vector<FloatBuffer> pools;
+  for (int rank = 0; rank < shape.ranks; ++rank) {
+    Result<FloatBuffer> pool = FloatBuffer::Allocate(*floats);
+    if (!pool.ok()) return no_memory;
+    pools.push_back(std::move(pool).value());
+  }
+  return std::unique_ptr<KvCache>(new KvCache(shape, pages, std::move(pools)));
 }
 
-KvCache::KvCache(const KvShape& shape, std::int64_t pages, FloatBuffer pool)
-    : shape_(shape), pages_total_(pages), pool_(std::move(pool)) {
+KvCache::KvCache(const KvShape& shape, std::int64_t pages, std::vector<FloatBuffer> pools)
+    : shape_(shape), pages_total_(pages), pools_(std::move(pools)) {
   // Taken from the back: low pages first, so that memory is touched no further than it is used.
   for (std::int64_t page = pages - 1; page >= 0; --page) free_.push_back(static_cast<std::int32_t>(page));
 }
@@ -43,11 +47,11 @@ void KvCache::Release(std::span<const std::int32_t> pages) {
   CHECK(pages_used() >= 0);
 }
 
-KvHeadView KvCache::Head(std::int64_t layer, std::int64_t kv_head, const std::int32_t* pages) {
+KvHeadView KvCache::Head(int rank, std::int64_t layer, std::int64_t kv_head, const std::int32_t* pages) {
   const std::int64_t key_floats = shape_.page_tokens * shape_.head_size;
   const std::int64_t head_floats = key_floats + shape_.page_tokens * PaddedHead(shape_.head_size);
   const std::int64_t offset = (layer * shape_.kv_heads + kv_head) * head_floats;
-  return {.pool = pool_.data(),
+  return {.pool = pools_[static_cast<std::size_t>(rank)].data(),
           .pages = pages,
           .page_floats = shape_.layers * shape_.kv_heads * head_floats,
           .page_tokens = shape_.page_tokens,

@@ -1,6 +1,6 @@
-// The key/value state of all running requests, in pages of a fixed pool. A page holds `page_tokens` tokens of one
-// request, in every layer and KV head, as fp32: recomputed state is equal to the bit. Pages are reserved for a request
-// as a whole and come back as a whole.
+// The key/value state of all running requests, in pages of a fixed pool on every engine rank. A page holds
+// `page_tokens` tokens of one request, in every layer and each KV head of its rank, as fp32: recomputed state is equal
+// to the bit. Pages are reserved for a request as a whole, under one number on all ranks, and come back as a whole.
 //
 // Thread-safety: pages are reserved and released under the engine's lock; the memory belongs to the step that runs.
 #pragma once
@@ -19,10 +19,11 @@ namespace bascule {
 
 struct KvShape {
   std::int64_t layers = 0;
-  std::int64_t kv_heads = 0;
+  std::int64_t kv_heads = 0;  // of one engine rank
   std::int64_t head_size = 0;
   std::int64_t page_tokens = 0;  // a multiple of kKvGroup
-  // Floats of one page; no value when they overflow.
+  int ranks = 1;
+  // Floats of one page of one rank; no value when they overflow.
   std::optional<std::int64_t> PageFloats() const;
 };
 
@@ -36,18 +37,18 @@ class KvCache {
   std::optional<std::vector<std::int32_t>> Reserve(std::int64_t pages);
   void Release(std::span<const std::int32_t> pages);
 
-  // One KV head of one layer for the request that holds `pages`.
-  KvHeadView Head(std::int64_t layer, std::int64_t kv_head, const std::int32_t* pages);
+  // One KV head of one layer on one rank, for the request that holds `pages`.
+  KvHeadView Head(int rank, std::int64_t layer, std::int64_t kv_head, const std::int32_t* pages);
 
   std::int64_t pages_total() const { return pages_total_; }
   std::int64_t pages_used() const { return pages_total_ - static_cast<std::int64_t>(free_.size()); }
 
  private:
-  KvCache(const KvShape& shape, std::int64_t pages, FloatBuffer pool);
+  KvCache(const KvShape& shape, std::int64_t pages, std::vector<FloatBuffer> pools);
 
   const KvShape shape_;
   const std::int64_t pages_total_;
-  FloatBuffer pool_;
+  std::vector<FloatBuffer> pools_;  // one a rank
   std::vector<std::int32_t> free_;
 };
 

@@ -22,8 +22,9 @@
 #include "bridge/manifest/manifest.h"
 #include "bridge/session/messages.h"
 #include "engine_side/decode/decode_engine.h"
-#include "engine_side/decode/decoder.h"
 #include "engine_side/decode/kv_cache.h"
+#include "engine_side/decode/step.h"
+#include "kernels/sample.h"
 
 namespace bascule {
 

@@ -1,7 +1,7 @@
-// What one decode step reads: the tensors of one version, held as long as this lives. Behind an interface so that a
-// decoder runs on leases and, in tests, on plain memory.
+// What one decode step reads: the tensors of one version on every engine rank, held as long as this lives. Behind an
+// interface so that a decoder runs on leases and, in tests, on plain memory.
 //
-// Thread-safety: thread-compatible.
+// Thread-safety: thread-compatible; the ranks of a step read it at once.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ class StepWeights {
  public:
   virtual ~StepWeights() = default;
   virtual const WeightVersion& version() const = 0;
-  // Dense row-major bytes of the engine's local tensor `tensor`.
-  virtual std::span<const std::byte> Tensor(int tensor) const = 0;
+  // Dense row-major bytes of local tensor `tensor` of `engine_rank`.
+  virtual std::span<const std::byte> Tensor(int engine_rank, int tensor) const = 0;
 };
 
 // Null while nothing is live.

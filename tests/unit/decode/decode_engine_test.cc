@@ -96,21 +96,29 @@ Answer AnswerOf(const std::vector<GeneratedToken>& tokens) {
   return answer;
 }
 
+void Fill(const FusedModel& model, WeightSlots& slots, int slot) {
+  for (std::size_t rank = 0; rank < model.bytes.size(); ++rank) {
+    for (std::size_t t = 0; t < model.bytes[rank].size(); ++t) {
+      const std::span<std::byte> target = slots.ShadowTensor(slot, static_cast<int>(rank), static_cast<int>(t));
+      std::memcpy(target.data(), model.bytes[rank][t].data(), target.size());
+    }
+  }
+}
+
 // An engine that knows one version only.
 struct ColdEngine {
-  ColdEngine(const ModelConfig& config, std::uint64_t number) {
-    const FusedModel model = Fuse(config, RandomWeights(config, static_cast<std::uint32_t>(number)), DType::kBf16);
+  ColdEngine(const ModelConfig& config, std::uint64_t number, int ranks) {
+    const FusedModel model =
+        Fuse(config, RandomWeights(config, static_cast<std::uint32_t>(number)), DType::kBf16, ranks);
     slots = *WeightSlots::Create(model.layout, 2, Clock::Real());
     const int slot = *slots->ReserveShadow(Soon());
-    for (std::size_t t = 0; t < model.bytes.size(); ++t) {
-      const std::span<std::byte> target = slots->ShadowTensor(slot, 0, static_cast<int>(t));
-      std::memcpy(target.data(), model.bytes[t].data(), target.size());
-    }
+    Fill(model, *slots, slot);
     slots->Flip(slot, {.run = "cold", .number = number, .digest = {}});
     DecodeOptions options;
     options.config = config;
     options.tensors = model.tensors;
     options.dtype = DType::kBf16;
+    options.ranks = ranks;
     options.threads = 1;
     options.kv_pages = 64;
     engine = *DecodeEngine::Create(options);
@@ -127,7 +135,8 @@ struct ColdEngine {
   std::unique_ptr<DecodeEngine> engine;
 };
 
-class DecodeEngineTest : public testing::Test {
+// On one engine rank and on two.
+class DecodeEngineTest : public testing::TestWithParam<int> {
  protected:
   static constexpr DType kDtype = DType::kBf16;
 
@@ -136,6 +145,7 @@ class DecodeEngineTest : public testing::Test {
     options_.config = config_;
     options_.tensors = model_.tensors;
     options_.dtype = kDtype;
+    options_.ranks = GetParam();
     options_.kv_pages = 256;
     options_.clock = &clock_;
   }
@@ -153,13 +163,11 @@ class DecodeEngineTest : public testing::Test {
   }
   // Weights that depend on `number` in a shadow slot.
   int Stage(std::uint64_t number) {
-    const FusedModel model = Fuse(config_, RandomWeights(config_, static_cast<std::uint32_t>(number)), kDtype);
+    const FusedModel model =
+        Fuse(config_, RandomWeights(config_, static_cast<std::uint32_t>(number)), kDtype, GetParam());
     const Result<int> slot = slots_->ReserveShadow(Soon());
     EXPECT_TRUE(slot.ok());
-    for (std::size_t t = 0; t < model.bytes.size(); ++t) {
-      const std::span<std::byte> target = slots_->ShadowTensor(*slot, 0, static_cast<int>(t));
-      std::memcpy(target.data(), model.bytes[t].data(), target.size());
-    }
+    Fill(model, *slots_, *slot);
     return *slot;
   }
   WeightVersion PutLive(std::uint64_t number, int slot) {
@@ -177,7 +185,7 @@ class DecodeEngineTest : public testing::Test {
   }
   // What an engine that knows only version `number` answers.
   Answer Cold(std::uint64_t number, const GenerateRequest& request) {
-    return ColdEngine(config_, number).AnswerTo(request);
+    return ColdEngine(config_, number, GetParam()).AnswerTo(request);
   }
 
   // Runs `critical` at a safe point that is sure to lie right after token `after` of a request: the token holds the
@@ -213,7 +221,7 @@ class DecodeEngineTest : public testing::Test {
   };
 
   const ModelConfig config_ = TinyLlama();
-  const FusedModel model_ = Fuse(config_, RandomWeights(config_, 1), kDtype);
+  const FusedModel model_ = Fuse(config_, RandomWeights(config_, 1), kDtype, GetParam());
   WatchedClock clock_;
   std::unique_ptr<WeightSlots> slots_;
   DecodeOptions options_;
@@ -221,7 +229,9 @@ class DecodeEngineTest : public testing::Test {
   std::uint64_t last_id_ = 0;
 };
 
-TEST_F(DecodeEngineTest, RequestsFromManyThreadsAllGetTheAnswerOfAColdEngine) {
+INSTANTIATE_TEST_SUITE_P(Ranks, DecodeEngineTest, testing::Values(1, 2), testing::PrintToStringParamName());
+
+TEST_P(DecodeEngineTest, RequestsFromManyThreadsAllGetTheAnswerOfAColdEngine) {
   OpenAndStart();
   const Answer want = Cold(1, Asking({3, 1, 4, 1, 5}, 30));
   std::vector<std::thread> clients;
@@ -245,7 +255,7 @@ TEST_F(DecodeEngineTest, RequestsFromManyThreadsAllGetTheAnswerOfAColdEngine) {
   EXPECT_EQ(status.kv_pages_total, 256);
 }
 
-TEST_F(DecodeEngineTest, AFlipInMidGenerationStartsANewSpanWhoseTokensAreThoseOfAColdEngine) {
+TEST_P(DecodeEngineTest, AFlipInMidGenerationStartsANewSpanWhoseTokensAreThoseOfAColdEngine) {
   OpenAndStart();
   const GenerateRequest request = Asking({9, 8, 7, 6}, 60);
   const int slot = Stage(2);
@@ -273,7 +283,7 @@ TEST_F(DecodeEngineTest, AFlipInMidGenerationStartsANewSpanWhoseTokensAreThoseOf
   EXPECT_EQ(engine_->status().kv_pages_used, 0);
 }
 
-TEST_F(DecodeEngineTest, ASafePointWaitsForItsStep) {
+TEST_P(DecodeEngineTest, ASafePointWaitsForItsStep) {
   OpenAndStart();
   std::uint64_t steps_at_critical = 0;
   std::atomic<bool> go{false};
@@ -296,7 +306,7 @@ TEST_F(DecodeEngineTest, ASafePointWaitsForItsStep) {
   EXPECT_EQ(steps_at_critical, 25u);
 }
 
-TEST_F(DecodeEngineTest, BeforeStartAndWhileIdleASafePointComesAtOnceWithoutAStall) {
+TEST_P(DecodeEngineTest, BeforeStartAndWhileIdleASafePointComesAtOnceWithoutAStall) {
   PutLive(1, Stage(1));
   Open();
   int ran = 0;
@@ -313,7 +323,7 @@ TEST_F(DecodeEngineTest, BeforeStartAndWhileIdleASafePointComesAtOnceWithoutASta
   EXPECT_EQ(ran, 2);
 }
 
-TEST_F(DecodeEngineTest, ASafePointThatDoesNotComeInTimeIsNeverTaken) {
+TEST_P(DecodeEngineTest, ASafePointThatDoesNotComeInTimeIsNeverTaken) {
   OpenAndStart();
   std::atomic<bool> release{false};
   std::atomic<bool> held{false};
@@ -341,7 +351,7 @@ TEST_F(DecodeEngineTest, ASafePointThatDoesNotComeInTimeIsNeverTaken) {
   EXPECT_FALSE(ran);
 }
 
-TEST_F(DecodeEngineTest, NoStepBeginsWhileACriticalSectionRuns) {
+TEST_P(DecodeEngineTest, NoStepBeginsWhileACriticalSectionRuns) {
   OpenAndStart();
   std::shared_ptr<Collector> sink;
 
@@ -358,7 +368,7 @@ TEST_F(DecodeEngineTest, NoStepBeginsWhileACriticalSectionRuns) {
   EXPECT_EQ(sink->Wait(), FinishReason::kLength);
 }
 
-TEST_F(DecodeEngineTest, WithoutALiveVersionRequestsAreRefused) {
+TEST_P(DecodeEngineTest, WithoutALiveVersionRequestsAreRefused) {
   Open();
   EXPECT_EQ(engine_->Submit(Asking({1}, 1), std::make_shared<Collector>()).status().reason(), "nothing_live");
 
@@ -369,7 +379,7 @@ TEST_F(DecodeEngineTest, WithoutALiveVersionRequestsAreRefused) {
   EXPECT_EQ(Submit(Asking({1}, 1))->Wait(), FinishReason::kLength);
 }
 
-TEST_F(DecodeEngineTest, AFullQueueRefusesWithoutHarmToWhatIsQueued) {
+TEST_P(DecodeEngineTest, AFullQueueRefusesWithoutHarmToWhatIsQueued) {
   options_.max_running = 1;
   options_.max_waiting = 2;
   OpenAndStart();
@@ -390,7 +400,7 @@ TEST_F(DecodeEngineTest, AFullQueueRefusesWithoutHarmToWhatIsQueued) {
   for (const auto& sink : sinks) EXPECT_EQ(sink->Wait(), FinishReason::kLength);
 }
 
-TEST_F(DecodeEngineTest, ACancelledRequestEndsAndItsNeighbourGoesOn) {
+TEST_P(DecodeEngineTest, ACancelledRequestEndsAndItsNeighbourGoesOn) {
   OpenAndStart();
   std::atomic<std::uint64_t> victim{0};
   const auto cancelled = std::make_shared<Collector>([&](std::size_t count) {
@@ -410,7 +420,7 @@ TEST_F(DecodeEngineTest, ACancelledRequestEndsAndItsNeighbourGoesOn) {
   engine_->Cancel(12345);  // unknown: ignored
 }
 
-TEST_F(DecodeEngineTest, StoppingEndsEveryRequestAndEveryWaitForASafePoint) {
+TEST_P(DecodeEngineTest, StoppingEndsEveryRequestAndEveryWaitForASafePoint) {
   options_.max_running = 1;
   OpenAndStart();
   std::atomic<bool> stopping{false};
@@ -451,7 +461,7 @@ TEST_F(DecodeEngineTest, StoppingEndsEveryRequestAndEveryWaitForASafePoint) {
   EXPECT_EQ(engine_->status().kv_pages_used, 0);
 }
 
-TEST_F(DecodeEngineTest, NoStepHoldsALeaseWhenNothingRuns) {
+TEST_P(DecodeEngineTest, NoStepHoldsALeaseWhenNothingRuns) {
   OpenAndStart();
   Submit(Asking({1}, 5))->Wait();
   PutLive(2, Stage(2));
@@ -460,7 +470,7 @@ TEST_F(DecodeEngineTest, NoStepHoldsALeaseWhenNothingRuns) {
   EXPECT_TRUE(slots_->ReserveShadow(Soon()).ok());
 }
 
-TEST_F(DecodeEngineTest, FlipsUnderLoadLeaveEveryTokenWithOneVersionAndItsOwnEpoch) {
+TEST_P(DecodeEngineTest, FlipsUnderLoadLeaveEveryTokenWithOneVersionAndItsOwnEpoch) {
   OpenAndStart();
   std::vector<std::shared_ptr<Collector>> sinks;
   for (std::int32_t i = 0; i < 8; ++i) sinks.push_back(Submit(Asking({i, i + 1}, 120)));
@@ -485,7 +495,7 @@ TEST_F(DecodeEngineTest, FlipsUnderLoadLeaveEveryTokenWithOneVersionAndItsOwnEpo
   EXPECT_EQ(engine_->status().kv_pages_used, 0);
 }
 
-TEST_F(DecodeEngineTest, OptionsThatCannotWorkAreRefused) {
+TEST_P(DecodeEngineTest, OptionsThatCannotWorkAreRefused) {
   const auto refusal = [&](const std::function<void(DecodeOptions&)>& change) {
     DecodeOptions options = options_;
     change(options);
@@ -498,6 +508,8 @@ TEST_F(DecodeEngineTest, OptionsThatCannotWorkAreRefused) {
   EXPECT_EQ(refusal([](DecodeOptions& o) { o.max_step_tokens = 0; }), "bad_options");
   EXPECT_EQ(refusal([](DecodeOptions& o) { o.dtype = DType::kF16; }), "bad_options");
   EXPECT_EQ(refusal([](DecodeOptions& o) { o.config.kv_heads = 3; }), "bad_options");
+  EXPECT_EQ(refusal([](DecodeOptions& o) { o.ranks = 0; }), "bad_options");
+  EXPECT_EQ(refusal([](DecodeOptions& o) { o.ranks = 3; }), "bad_options");  // four query heads
   EXPECT_EQ(refusal([](DecodeOptions& o) { o.tensors.layers.pop_back(); }), "bad_options");
   EXPECT_EQ(refusal([](DecodeOptions& o) { o.kv_pages = std::int64_t{1} << 40; }), "kv_memory");
 }

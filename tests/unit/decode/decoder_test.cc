@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -30,15 +31,19 @@ struct Shape {
   std::int64_t max_step_tokens = 256;
   std::int64_t page_tokens = 16;
   std::int64_t max_running = 64;
+  int ranks = 1;
 };
 
 // A scheduler and a decoder that a test steps by hand.
 class Bench {
  public:
   Bench(const ModelConfig& config, const EngineTensors& tensors, WeightType type, const Shape& shape = {})
-      : cache_(*KvCache::Create({config.layers, config.kv_heads, config.head_size, shape.page_tokens}, 1024)),
+      : rank_shape_(*RankShapeOf(config, tensors, shape.ranks)),
+        cache_(*KvCache::Create({config.layers, rank_shape_.kv_heads, config.head_size, shape.page_tokens, shape.ranks},
+                                1024)),
         decoder_(*Decoder::Create({.config = config,
                                    .tensors = tensors,
+                                   .shape = rank_shape_,
                                    .weight_type = type,
                                    .threads = shape.threads,
                                    .max_rows = shape.max_step_tokens,
@@ -78,6 +83,7 @@ class Bench {
  private:
   template <typename T>
   using Owned = std::unique_ptr<T>;
+  const RankShape rank_shape_;
   Owned<KvCache> cache_;
   Owned<Decoder> decoder_;
   Scheduler scheduler_;
@@ -117,6 +123,7 @@ struct ModelCase {
   const char* name;
   ModelConfig config;
   DType dtype;
+  int ranks = 1;
 };
 
 class DecoderTest : public testing::TestWithParam<ModelCase> {
@@ -124,10 +131,13 @@ class DecoderTest : public testing::TestWithParam<ModelCase> {
   const ModelConfig config_ = GetParam().config;
   const WeightType type_ = GetParam().dtype == DType::kBf16 ? WeightType::kBf16 : WeightType::kF32;
   const LogicalWeights logical_ = RandomWeights(config_, 1);
-  const PlainWeights weights_{Fuse(config_, logical_, GetParam().dtype), 1};
-  const PlainWeights next_weights_{Fuse(config_, RandomWeights(config_, 2), GetParam().dtype), 2};
+  const PlainWeights weights_{Fuse(config_, logical_, GetParam().dtype, GetParam().ranks), 1};
+  const PlainWeights next_weights_{Fuse(config_, RandomWeights(config_, 2), GetParam().dtype, GetParam().ranks), 2};
 
-  Bench NewBench(const Shape& shape = {}) const { return Bench(config_, weights_.tensors(), type_, shape); }
+  Bench NewBench(Shape shape = {}) const {
+    shape.ranks = GetParam().ranks;
+    return Bench(config_, weights_.tensors(), type_, shape);
+  }
   Answer Alone(const GenerateRequest& request, const StepWeights& weights) const {
     Bench bench = NewBench();
     const auto sink = bench.Submit(request);
@@ -139,7 +149,13 @@ class DecoderTest : public testing::TestWithParam<ModelCase> {
 INSTANTIATE_TEST_SUITE_P(Models, DecoderTest,
                          testing::Values(ModelCase{"LlamaBf16", TinyLlama(), DType::kBf16},
                                          ModelCase{"LlamaF32", TinyLlama(), DType::kF32},
-                                         ModelCase{"Qwen3Bf16", TinyQwen3(), DType::kBf16}),
+                                         ModelCase{"Qwen3Bf16", TinyQwen3(), DType::kBf16},
+                                         ModelCase{"LlamaBf16OnTwoRanks", TinyLlama(), DType::kBf16, 2},
+                                         ModelCase{"LlamaF32OnFourRanks", TinyLlama(), DType::kF32, 4},
+                                         ModelCase{"Qwen3Bf16OnTwoRanks", TinyQwen3(), DType::kBf16, 2},
+                                         ModelCase{"OneKvHeadOnEightRanks", OneKvHead(), DType::kBf16, 8},
+                                         ModelCase{"ThreeKvHeadsOnThreeRanks", ThreeKvHeads(), DType::kBf16, 3},
+                                         ModelCase{"ThreeKvHeadsOnSixRanks", ThreeKvHeads(), DType::kBf16, 6}),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(DecoderTest, GreedyTokensAndLogprobsAreThoseOfTheDoublePrecisionReference) {
@@ -276,6 +292,102 @@ TEST_P(DecoderTest, APaddedVocabularyRowIsNeverSampled) {
     largest = std::max(largest, token.id);
   }
   EXPECT_GT(largest, config_.vocabulary * 9 / 10);  // nearly uniform: high ids do come
+}
+
+// Ranks add the same products in another order: what differs is rounding. The models' log-probabilities come from sums
+// of fewer than 100 terms in two or three layers; each layer adds a few units of 2^-24 of the residual's size.
+constexpr float kBetweenRanks = 2e-5f;
+
+struct RankCase {
+  const char* name;
+  ModelConfig config;
+  std::vector<int> ranks;
+};
+
+class RanksTest : public testing::TestWithParam<RankCase> {
+ protected:
+  // Logits after each of `tokens`, from one step that holds them all.
+  static std::vector<std::vector<float>> LogitsOf(const ModelConfig& config, const LogicalWeights& logical, int ranks,
+                                                  const std::vector<std::int32_t>& tokens) {
+    const PlainWeights weights(Fuse(config, logical, DType::kBf16, ranks), 1);
+    const RankShape shape = *RankShapeOf(config, weights.tensors(), ranks);
+    const auto cache = *KvCache::Create({config.layers, shape.kv_heads, config.head_size, 64, ranks}, 1);
+    const auto count = static_cast<std::int64_t>(tokens.size());
+    const auto decoder = *Decoder::Create(
+        {.config = config, .tensors = weights.tensors(), .shape = shape, .max_rows = count, .max_logits = count},
+        *cache);
+    const std::vector<std::int32_t> pages = *cache->Reserve(1);
+    std::vector<StepRow> rows;
+    for (std::int64_t i = 0; i < count; ++i)
+      rows.push_back({tokens[static_cast<std::size_t>(i)], i, pages.data(), true});
+    decoder->Forward(rows, weights);
+    std::vector<std::vector<float>> logits;
+    for (std::int64_t i = 0; i < count; ++i) logits.emplace_back(decoder->Logits(i).begin(), decoder->Logits(i).end());
+    return logits;
+  }
+  static std::vector<float> LogSoftmax(std::vector<float> logits) {
+    double total = 0;
+    for (const float logit : logits) total += std::exp(double{logit});
+    for (float& logit : logits) logit = static_cast<float>(logit - std::log(total));
+    return logits;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Models, RanksTest,
+                         testing::Values(RankCase{"Llama", TinyLlama(), {2, 4}}, RankCase{"Qwen3", TinyQwen3(), {2}},
+                                         RankCase{"OneKvHead", OneKvHead(), {2, 4, 8}},
+                                         RankCase{"ThreeKvHeads", ThreeKvHeads(), {3, 6}}),
+                         [](const auto& test) { return test.param.name; });
+
+TEST_P(RanksTest, LogprobsAgreeWithOneRankAndTheBestTokenDiffersOnlyWhereTwoAreThatClose) {
+  const ModelConfig& config = GetParam().config;
+  const LogicalWeights logical = RandomWeights(config, 3);
+  const std::vector<std::int32_t> tokens = RandomPrompt(config, 60, 4);
+  const std::vector<std::vector<float>> one = LogitsOf(config, logical, 1, tokens);
+
+  for (const int ranks : GetParam().ranks) {
+    const std::vector<std::vector<float>> several = LogitsOf(config, logical, ranks, tokens);
+
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const std::vector<float> want = LogSoftmax(one[i]), got = LogSoftmax(several[i]);
+      for (std::size_t t = 0; t < want.size(); ++t) {
+        ASSERT_NEAR(got[t], want[t], kBetweenRanks) << ranks << " ranks, position " << i << ", token " << t;
+      }
+      const auto best = static_cast<std::size_t>(std::max_element(got.begin(), got.end()) - got.begin());
+      EXPECT_GE(want[best], *std::max_element(want.begin(), want.end()) - 2 * kBetweenRanks);
+    }
+  }
+}
+
+TEST_P(RanksTest, ASecondDecoderGivesTheSameBits) {
+  const ModelConfig& config = GetParam().config;
+  const LogicalWeights logical = RandomWeights(config, 3);
+  const std::vector<std::int32_t> tokens = RandomPrompt(config, 60, 4);
+
+  for (const int ranks : GetParam().ranks) {
+    EXPECT_EQ(LogitsOf(config, logical, ranks, tokens), LogitsOf(config, logical, ranks, tokens)) << ranks << " ranks";
+  }
+}
+
+TEST(RankShapeTest, SizesThatRanksCannotShareAreRefusedWithTheNumbers) {
+  const auto refusal = [](int ranks, const std::function<void(ModelConfig&)>& change) {
+    ModelConfig config = TinyLlama();
+    config.query_heads = 12;
+    config.kv_heads = 3;
+    change(config);
+    EngineTensors tensors;
+    tensors.padded_vocabulary = 192;
+    const Result<RankShape> shape = RankShapeOf(config, tensors, ranks);
+    return shape.ok() ? "" : shape.status().message();
+  };
+
+  EXPECT_EQ(refusal(3, [](ModelConfig&) {}), "");
+  EXPECT_EQ(refusal(6, [](ModelConfig&) {}), "");
+  EXPECT_EQ(refusal(5, [](ModelConfig&) {}), "12 query heads cannot be shared by 5 ranks");
+  EXPECT_EQ(refusal(2, [](ModelConfig&) {}), "3 KV heads cannot be shared by 2 ranks");
+  EXPECT_EQ(refusal(3, [](ModelConfig& c) { c.ffn = 100; }), "100 feed-forward elements cannot be shared by 3 ranks");
+  EXPECT_EQ(refusal(9, [](ModelConfig& c) { c.query_heads = 9, c.ffn = 99; }),
+            "192 vocabulary rows cannot be shared by 9 ranks");
 }
 
 TEST(DecoderFailureTest, LogitsThatAreNotFiniteEndTheRequestAsFailedAndNotItsNeighbours) {

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 
+#include "kernels/add.h"
 #include "kernels/attention.h"
 #include "kernels/gemm.h"
 #include "kernels/rms_norm.h"
@@ -185,6 +186,25 @@ TEST(GemmTest, Bf16WeightsGiveTheBitsOfTheSameWeightsInFp32) {
 
   EXPECT_EQ(Bits(Gemm(x, rows, k, {narrow.data(), WeightType::kBf16}, outputs, BestIsa())),
             Bits(Gemm(x, rows, k, {wide.data(), WeightType::kF32}, outputs, BestIsa())));
+}
+
+TEST(AddTest, IsOneRoundedAdditionAnElementUnderEveryInstructionSet) {
+  for (const std::size_t size : {1u, 15u, 16u, 77u, 160u}) {
+    for (const WeightType type : {WeightType::kBf16, WeightType::kF32}) {
+      std::vector<float> x = RandomFloats(size, 7);
+      const std::vector<std::byte> bytes = AsWeights(x, type);
+      const std::vector<float> y = RandomFloats(size, 8);
+      std::vector<float> want = y;
+      for (std::size_t i = 0; i < size; ++i) want[i] += x[i];
+      for (const Isa isa : AvailableIsas()) {
+        std::vector<float> sum = y;
+
+        AddOnHost({bytes.data(), type}, static_cast<std::int64_t>(size), sum.data(), isa);
+
+        EXPECT_EQ(Bits(sum), Bits(want));
+      }
+    }
+  }
 }
 
 TEST(RmsNormTest, MatchesDoublePrecisionAndEveryInstructionSetGivesTheSameBits) {

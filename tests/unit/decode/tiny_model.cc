@@ -1,5 +1,6 @@
 #include "tests/unit/decode/tiny_model.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -12,33 +13,97 @@ std::string LayerName(std::int64_t layer, const char* name) {
   return "model.layers." + std::to_string(layer) + "." + name + ".weight";
 }
 
-// Collects local tensors made of the rows of one or several logical ones.
-class Fuser {
+// Rows [first, first + rows) of a matrix.
+std::vector<float> Rows(const std::vector<float>& matrix, std::int64_t columns, std::int64_t first, std::int64_t rows) {
+  const auto begin = matrix.begin() + first * columns;
+  return {begin, begin + rows * columns};
+}
+
+// Columns [first, first + count) of a matrix.
+std::vector<float> Columns(const std::vector<float>& matrix, std::int64_t columns, std::int64_t first,
+                           std::int64_t count) {
+  std::vector<float> cut;
+  for (std::size_t row = 0; row < matrix.size(); row += static_cast<std::size_t>(columns)) {
+    const auto begin = matrix.begin() + static_cast<std::int64_t>(row) + first;
+    cut.insert(cut.end(), begin, begin + count);
+  }
+  return cut;
+}
+
+// Collects the local tensors of one rank.
+class RankFuser {
  public:
-  Fuser(const LogicalWeights& weights, DType dtype) : weights_(weights), dtype_(dtype) {
-    model_.layout.ranks.resize(1);
+  RankFuser(const ModelConfig& config, const LogicalWeights& weights, DType dtype, int rank, int ranks)
+      : config_(config), weights_(weights), dtype_(dtype), rank_(rank), ranks_(ranks) {}
+
+  void AddAll() {
+    const std::int64_t padded = (config_.vocabulary + 63) / 64 * 64;
+    tensors.padded_vocabulary = padded;
+    tensors.embedding = AddVocabulary("model.embed_tokens.weight", padded);
+    for (std::int64_t l = 0; l < config_.layers; ++l) AddLayer(l);
+    tensors.final_norm = Add({weights_.at("model.norm.weight")});
+    tensors.head = config_.tied_head ? tensors.embedding : AddVocabulary("lm_head.weight", padded);
   }
 
-  int Add(const std::string& name, const std::vector<std::string>& parts, std::int64_t padded_elements = 0) {
-    std::vector<std::byte>& bytes = model_.bytes.emplace_back();
-    std::int64_t elements = 0;
-    for (const std::string& part : parts) {
-      for (const float value : weights_.at(part)) Append(value, bytes), ++elements;
-    }
-    for (; elements < padded_elements; ++elements) Append(0, bytes);
-    model_.layout.ranks[0].tensors.push_back({.name = name, .dtype = dtype_, .shape = {elements}, .stride = {}});
-    return static_cast<int>(model_.bytes.size()) - 1;
-  }
-  FusedModel& model() { return model_; }
+  EngineTensors tensors;
+  std::vector<std::vector<std::byte>> bytes;
+  RankLayout layout;
 
  private:
-  void Append(float value, std::vector<std::byte>& bytes) const {
-    const auto all = std::bit_cast<std::array<std::byte, 4>>(value);
-    bytes.insert(bytes.end(), all.begin() + (dtype_ == DType::kBf16 ? 2 : 0), all.end());
+  int Add(const std::vector<std::vector<float>>& parts) {
+    std::vector<std::byte>& local = bytes.emplace_back();
+    for (const std::vector<float>& part : parts) {
+      for (const float value : part) Append(value, local);
+    }
+    const std::int64_t elements = static_cast<std::int64_t>(local.size()) / ItemBytes(dtype_);
+    layout.tensors.push_back(
+        {.name = "t" + std::to_string(bytes.size()), .dtype = dtype_, .shape = {elements}, .stride = {}});
+    return static_cast<int>(bytes.size()) - 1;
   }
+  void Append(float value, std::vector<std::byte>& local) const {
+    const auto all = std::bit_cast<std::array<std::byte, 4>>(value);
+    local.insert(local.end(), all.begin() + (dtype_ == DType::kBf16 ? 2 : 0), all.end());
+  }
+
+  int AddVocabulary(const std::string& name, std::int64_t padded) {
+    std::vector<float> whole = weights_.at(name);
+    whole.resize(static_cast<std::size_t>(padded * config_.hidden));
+    return Add({Rows(whole, config_.hidden, rank_ * (padded / ranks_), padded / ranks_)});
+  }
+  // This rank's share of `rows` rows.
+  std::vector<float> RowShare(const std::string& name, std::int64_t rows) const {
+    return Rows(weights_.at(name), config_.hidden, rank_ * (rows / ranks_), rows / ranks_);
+  }
+  // Whole KV heads: this rank's, or the one that it shares with others.
+  std::vector<float> KvShare(const std::string& name) const {
+    const std::int64_t heads = std::max<std::int64_t>(config_.kv_heads / ranks_, 1);
+    const std::int64_t first = rank_ * config_.kv_heads / ranks_;
+    return Rows(weights_.at(name), config_.hidden, first * config_.head_size, heads * config_.head_size);
+  }
+  std::vector<float> ColumnShare(const std::string& name, std::int64_t columns) const {
+    return Columns(weights_.at(name), columns, rank_ * (columns / ranks_), columns / ranks_);
+  }
+
+  void AddLayer(std::int64_t l) {
+    const std::int64_t query = config_.query_heads * config_.head_size;
+    const auto whole = [&](const char* name) { return Add({weights_.at(LayerName(l, name))}); };
+    EngineLayerTensors& layer = tensors.layers.emplace_back();
+    layer.input_norm = whole("input_layernorm");
+    layer.qkv = Add({RowShare(LayerName(l, "self_attn.q_proj"), query), KvShare(LayerName(l, "self_attn.k_proj")),
+                     KvShare(LayerName(l, "self_attn.v_proj"))});
+    if (config_.qk_norm) layer.q_norm = whole("self_attn.q_norm");
+    if (config_.qk_norm) layer.k_norm = whole("self_attn.k_norm");
+    layer.out = Add({ColumnShare(LayerName(l, "self_attn.o_proj"), query)});
+    layer.post_attention_norm = whole("post_attention_layernorm");
+    layer.gate_up =
+        Add({RowShare(LayerName(l, "mlp.gate_proj"), config_.ffn), RowShare(LayerName(l, "mlp.up_proj"), config_.ffn)});
+    layer.down = Add({ColumnShare(LayerName(l, "mlp.down_proj"), config_.ffn)});
+  }
+
+  const ModelConfig& config_;
   const LogicalWeights& weights_;
   const DType dtype_;
-  FusedModel model_;
+  const int rank_, ranks_;
 };
 
 }  // namespace
@@ -73,6 +138,27 @@ ModelConfig TinyQwen3() {
           .rope_theta = 1e6,
           .tied_head = true,
           .qk_norm = true};
+}
+
+ModelConfig OneKvHead() {
+  ModelConfig config = TinyLlama();
+  config.hidden = 48;
+  config.query_heads = 8;
+  config.kv_heads = 1;
+  config.head_size = 10;
+  config.ffn = 88;
+  return config;
+}
+
+ModelConfig ThreeKvHeads() {
+  ModelConfig config = TinyQwen3();
+  config.hidden = 48;
+  config.query_heads = 6;
+  config.kv_heads = 3;
+  config.head_size = 16;
+  config.ffn = 66;
+  config.vocabulary = 190;  // 192 rows, shared by three
+  return config;
 }
 
 LogicalWeights RandomWeights(const ModelConfig& config, std::uint32_t seed) {
@@ -110,30 +196,16 @@ LogicalWeights RandomWeights(const ModelConfig& config, std::uint32_t seed) {
   return weights;
 }
 
-FusedModel Fuse(const ModelConfig& config, const LogicalWeights& weights, DType dtype) {
-  Fuser fuser(weights, dtype);
-  EngineTensors& tensors = fuser.model().tensors;
-  tensors.padded_vocabulary = (config.vocabulary + 63) / 64 * 64;
-  const std::int64_t padded = tensors.padded_vocabulary * config.hidden;
-  tensors.embedding = fuser.Add("embed_tokens", {"model.embed_tokens.weight"}, padded);
-  for (std::int64_t l = 0; l < config.layers; ++l) {
-    const auto one = [&](const char* name) { return fuser.Add(LayerName(l, name), {LayerName(l, name)}); };
-    EngineLayerTensors& layer = tensors.layers.emplace_back();
-    layer.input_norm = one("input_layernorm");
-    layer.qkv = fuser.Add(
-        LayerName(l, "self_attn.qkv_proj"),
-        {LayerName(l, "self_attn.q_proj"), LayerName(l, "self_attn.k_proj"), LayerName(l, "self_attn.v_proj")});
-    if (config.qk_norm) layer.q_norm = one("self_attn.q_norm");
-    if (config.qk_norm) layer.k_norm = one("self_attn.k_norm");
-    layer.out = one("self_attn.o_proj");
-    layer.post_attention_norm = one("post_attention_layernorm");
-    layer.gate_up =
-        fuser.Add(LayerName(l, "mlp.gate_up_proj"), {LayerName(l, "mlp.gate_proj"), LayerName(l, "mlp.up_proj")});
-    layer.down = one("mlp.down_proj");
+FusedModel Fuse(const ModelConfig& config, const LogicalWeights& weights, DType dtype, int ranks) {
+  FusedModel model;
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankFuser fuser(config, weights, dtype, rank, ranks);
+    fuser.AddAll();
+    model.tensors = std::move(fuser.tensors);  // the same on every rank
+    model.bytes.push_back(std::move(fuser.bytes));
+    model.layout.ranks.push_back(std::move(fuser.layout));
   }
-  tensors.final_norm = fuser.Add("norm", {"model.norm.weight"});
-  tensors.head = config.tied_head ? tensors.embedding : fuser.Add("lm_head", {"lm_head.weight"}, padded);
-  return std::move(fuser.model());
+  return model;
 }
 
 }  // namespace bascule

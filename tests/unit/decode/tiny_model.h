@@ -19,19 +19,22 @@ namespace bascule {
 
 ModelConfig TinyLlama();  // two layers, grouped heads, a head of its own
 ModelConfig TinyQwen3();  // q and k norms, a tied head, a head size that is not hidden / heads
+ModelConfig OneKvHead();  // of eight query heads
+ModelConfig ThreeKvHeads();
 
 using LogicalWeights = std::map<std::string, std::vector<float>>;
 
 // Values that bf16 holds exactly.
 LogicalWeights RandomWeights(const ModelConfig& config, std::uint32_t seed);
 
-// The decoder's local tensors, in the order of their indices.
+// The decoder's local tensors on every tensor-parallel rank, in the order of their indices. Cut here by plain loops
+// over the logical tensors: nothing is shared with model/.
 struct FusedModel {
   EngineTensors tensors;
-  std::vector<std::vector<std::byte>> bytes;
-  Layout layout;  // one engine rank; tensors only, no rows
+  std::vector<std::vector<std::vector<std::byte>>> bytes;  // by rank
+  Layout layout;                                           // tensors only, no rows
 };
-FusedModel Fuse(const ModelConfig& config, const LogicalWeights& weights, DType dtype);
+FusedModel Fuse(const ModelConfig& config, const LogicalWeights& weights, DType dtype, int ranks = 1);
 
 // A version in plain memory.
 class PlainWeights final : public StepWeights {
@@ -41,8 +44,8 @@ class PlainWeights final : public StepWeights {
     version_.number = number;
   }
   const WeightVersion& version() const override { return version_; }
-  std::span<const std::byte> Tensor(int tensor) const override {
-    return model_.bytes[static_cast<std::size_t>(tensor)];
+  std::span<const std::byte> Tensor(int engine_rank, int tensor) const override {
+    return model_.bytes[static_cast<std::size_t>(engine_rank)][static_cast<std::size_t>(tensor)];
   }
   const EngineTensors& tensors() const { return model_.tensors; }
 
