@@ -38,9 +38,18 @@ std::int64_t BoxReader::BlockElements(std::int64_t logical) const {
   return (kBlockBytes - into_chunk) / std::max(item_bytes_, converted_bytes_);
 }
 
-void BoxReader::Read(std::int64_t count, const std::byte* source, std::int64_t source_stride, std::int64_t logical,
-                     std::int64_t logical_stride) {
-  const std::span<const std::byte> block = Converted(Gathered(source, source_stride, count), count);
+void BoxReader::Run(std::int64_t count, const std::byte* source, std::int64_t source_stride, std::int64_t logical,
+                    std::int64_t logical_stride) {
+  Run(count, logical, logical_stride, [&](std::int64_t first, std::int64_t block, std::byte* scratch) {
+    const std::byte* const items = source + first * source_stride * item_bytes_;
+    if (source_stride == 1) return items;
+    copy_items_internal::CopyItems(item_bytes_, block, items, source_stride, scratch, 1);
+    return static_cast<const std::byte*>(scratch);
+  });
+}
+
+void BoxReader::Read(const std::byte* items, std::int64_t count, std::int64_t logical, std::int64_t logical_stride) {
+  const std::span<const std::byte> block = Converted(items, count);
   const std::size_t piece = logical_stride == 1 ? block.size() : static_cast<std::size_t>(converted_bytes_);
   for (std::size_t at = 0; at < block.size(); at += piece, logical += logical_stride) {
     digest_.Add(logical * converted_bytes_, block.subspan(at, piece));
@@ -48,12 +57,6 @@ void BoxReader::Read(std::int64_t count, const std::byte* source, std::int64_t s
   if (payload_ == nullptr) return;
   std::memcpy(payload_, block.data(), block.size());
   payload_ += block.size();
-}
-
-const std::byte* BoxReader::Gathered(const std::byte* source, std::int64_t stride, std::int64_t count) {
-  if (stride == 1) return source;
-  copy_items_internal::CopyItems(item_bytes_, count, source, stride, gathered_.data(), 1);
-  return gathered_.data();
 }
 
 std::span<const std::byte> BoxReader::Converted(const std::byte* items, std::int64_t count) {

@@ -21,24 +21,21 @@ class BoxReader {
   // `payload` receives the converted elements, compact, in the order of the runs; null when they are only digested.
   BoxReader(const DigestKey& key, Conversion conversion, int item_bytes, std::byte* payload);
 
-  // Reads `count` elements that lie `source_stride` elements apart from `source` on, and `logical_stride` apart from
-  // element `logical` of the logical tensor on. Calls before(first, block) before it reads elements
-  // [first, first + block) of them.
-  template <typename Before>
-  void Run(std::int64_t count, const std::byte* source, std::int64_t source_stride, std::int64_t logical,
-           std::int64_t logical_stride, Before&& before) {
+  // Reads `count` elements that lie `logical_stride` apart from element `logical` of the logical tensor on. Of elements
+  // [first, first + block) of them, take(first, block, scratch) returns where they lie side by side; it may put them
+  // into `scratch`.
+  template <typename Take>
+  void Run(std::int64_t count, std::int64_t logical, std::int64_t logical_stride, Take&& take) {
     for (std::int64_t first = 0; first < count;) {
       const std::int64_t at = logical + first * logical_stride;
       const std::int64_t block = std::min(count - first, BlockElements(at));
-      before(first, block);
-      Read(block, source + first * source_stride * item_bytes_, source_stride, at, logical_stride);
+      Read(take(first, block, scratch_.data()), block, at, logical_stride);
       first += block;
     }
   }
+  // The same of elements that lie `source_stride` apart from `source` on.
   void Run(std::int64_t count, const std::byte* source, std::int64_t source_stride, std::int64_t logical,
-           std::int64_t logical_stride) {
-    Run(count, source, source_stride, logical, logical_stride, [](std::int64_t, std::int64_t) {});
-  }
+           std::int64_t logical_stride);
   TensorDigest Total() { return digest_.Total(); }
 
   // Size of an element after `conversion`, which fits `item_bytes`.
@@ -49,9 +46,7 @@ class BoxReader {
   static constexpr std::int64_t kBlockBytes = digest_internal::kBatchChunks * digest_internal::kChunkBytes;
 
   std::int64_t BlockElements(std::int64_t logical) const;
-  void Read(std::int64_t count, const std::byte* source, std::int64_t source_stride, std::int64_t logical,
-            std::int64_t logical_stride);
-  const std::byte* Gathered(const std::byte* source, std::int64_t stride, std::int64_t count);
+  void Read(const std::byte* items, std::int64_t count, std::int64_t logical, std::int64_t logical_stride);
   std::span<const std::byte> Converted(const std::byte* items, std::int64_t count);
 
   digest_internal::RunningDigest digest_;
@@ -59,7 +54,7 @@ class BoxReader {
   const int item_bytes_;
   const int converted_bytes_;  // of an element
   std::byte* payload_;
-  alignas(64) std::array<std::byte, kBlockBytes> gathered_;
+  alignas(64) std::array<std::byte, kBlockBytes> scratch_;
   alignas(64) std::array<std::byte, kBlockBytes> converted_;
 };
 

@@ -1,44 +1,46 @@
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
 #include "kernels/copy_items_internal.h"
-#include "kernels/isa.h"
 
 namespace bascule::copy_items_internal {
 namespace {
 
-// A cache line, wherever it begins: one load and one store where the processor has vectors of that size.
-using Line [[gnu::vector_size(64), gnu::aligned(1), gnu::may_alias]] = std::uint64_t;
-
-// memcpy for a large target that is cold now and read soon. Past some size memcpy itself writes around the cache; and a
-// plain store waits until its line is there, so lines are asked for well ahead. The source may lie in another core's
-// cache, which the hardware fetches from line by line: it is asked for ahead as well.
-[[gnu::always_inline]] inline void CopyLinesIntoCache(std::byte* to, const std::byte* from, std::size_t size) {
-  constexpr std::size_t kAheadBytes = 4096;
-  constexpr std::size_t kSourceAheadBytes = 2048;
-  std::size_t at = 0;
-  for (; at + sizeof(Line) <= size; at += sizeof(Line)) {
-    __builtin_prefetch(to + at + kAheadBytes, /*rw=*/1);
-    __builtin_prefetch(from + at + kSourceAheadBytes);
-    *reinterpret_cast<Line*>(to + at) = *reinterpret_cast<const Line*>(from + at);
-  }
-  std::memcpy(to + at, from + at, size - at);
-}
-
 #if defined(__x86_64__)
-// PREFETCHW does nothing on a processor without it.
-[[gnu::target("prfchw")]] void CopyIntoCacheBaseline(std::byte* to, const std::byte* from, std::size_t size) {
-  CopyLinesIntoCache(to, from, size);
-}
-[[gnu::target("prfchw,avx512f")]] void CopyIntoCacheAvx512(std::byte* to, const std::byte* from, std::size_t size) {
-  CopyLinesIntoCache(to, from, size);
-}
-void CopyIntoCache(std::byte* to, const std::byte* from, std::size_t size) {
-  static const bool wide = BestIsa() == Isa::kAvx512;
-  wide ? CopyIntoCacheAvx512(to, from, size) : CopyIntoCacheBaseline(to, from, size);
+constexpr std::size_t kLineBytes = 64;
+
+// Writes around the cache, so that no line is fetched only to be overwritten: a line of `from` is loaded, and stored
+// twice from registers. The source may lie in another core's cache, which the hardware fetches from line by line, so it
+// is asked for well ahead.
+void StreamTwice(const std::byte* from, std::byte* to, std::byte* copy, std::size_t size) {
+  constexpr std::size_t kAheadBytes = 2048;
+  const std::size_t head =
+      std::min(size, (kLineBytes - reinterpret_cast<std::uintptr_t>(to) % kLineBytes) % kLineBytes);
+  std::memcpy(copy, from, head);
+  std::memcpy(to, copy, head);
+  std::size_t at = head;
+  for (; at + kLineBytes <= size; at += kLineBytes) {
+    __builtin_prefetch(from + at + kAheadBytes);
+    for (std::size_t part = at; part < at + kLineBytes; part += sizeof(__m128i)) {
+      const __m128i loaded = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + part));
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + part), loaded);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(copy + part), loaded);
+    }
+  }
+  std::memcpy(copy + at, from + at, size - at);
+  std::memcpy(to + at, copy + at, size - at);
+  _mm_sfence();  // these stores are ordered by nothing else: whoever is told of them next sees them
 }
 #else
-void CopyIntoCache(std::byte* to, const std::byte* from, std::size_t size) { CopyLinesIntoCache(to, from, size); }
+void StreamTwice(const std::byte* from, std::byte* to, std::byte* copy, std::size_t size) {
+  std::memcpy(copy, from, size);
+  std::memcpy(to, copy, size);
+}
 #endif
 
 // The item size is a constant in the loop, so that a copy is one load and one store.
@@ -50,20 +52,14 @@ void CopyApart(std::int64_t count, const std::byte* from, std::int64_t from_stri
   }
 }
 
-void CopySideBySide(std::size_t size, const std::byte* from, std::byte* to) {
-  constexpr std::size_t kWorthAskingAhead = 4096;
-  if (size < kWorthAskingAhead) {
-    std::memcpy(to, from, size);
-  } else {
-    CopyIntoCache(to, from, size);
-  }
-}
-
 }  // namespace
 
 void CopyItems(int item_bytes, std::int64_t count, const std::byte* from, std::int64_t from_stride, std::byte* to,
                std::int64_t to_stride) {
-  if (from_stride == 1 && to_stride == 1) return CopySideBySide(static_cast<std::size_t>(count * item_bytes), from, to);
+  if (from_stride == 1 && to_stride == 1) {
+    std::memcpy(to, from, static_cast<std::size_t>(count * item_bytes));
+    return;
+  }
   switch (item_bytes) {
     case 1:
       return CopyApart<1>(count, from, from_stride, to, to_stride);
@@ -79,6 +75,15 @@ void CopyItems(int item_bytes, std::int64_t count, const std::byte* from, std::i
                     static_cast<std::size_t>(item_bytes));
       }
   }
+}
+
+void PlaceItems(int item_bytes, std::int64_t count, const std::byte* from, std::byte* to, std::int64_t to_stride,
+                std::byte* copy) {
+  constexpr std::size_t kWorthStreaming = 16384;  // below it what is written is of use in the cache
+  const auto size = static_cast<std::size_t>(count * item_bytes);
+  if (to_stride == 1 && size >= kWorthStreaming) return StreamTwice(from, to, copy, size);
+  std::memcpy(copy, from, size);
+  CopyItems(item_bytes, count, copy, 1, to, to_stride);
 }
 
 }  // namespace bascule::copy_items_internal

@@ -8,9 +8,14 @@
 
 namespace bascule::copy_items_internal {
 
-// Copies `count` items of `item_bytes` each; strides in items (0 repeats the one item at `from`). Leaves the target in
-// this core's cache.
+// Copies `count` items of `item_bytes` each; strides in items (0 repeats the one item at `from`).
 void CopyItems(int item_bytes, std::int64_t count, const std::byte* from, std::int64_t from_stride, std::byte* to,
                std::int64_t to_stride);
+
+// Copies compact items to where they lie `to_stride` apart, and compact to `copy`. Each byte is read from `from` once,
+// whoever may be writing there: what lies in `copy` is what was written to `to`. `copy` stays in this core's cache; a
+// large target is written around it.
+void PlaceItems(int item_bytes, std::int64_t count, const std::byte* from, std::byte* to, std::int64_t to_stride,
+                std::byte* copy);
 
 }  // namespace bascule::copy_items_internal

@@ -24,9 +24,10 @@ TensorDigest PackAndDigestOnHost(const DigestKey& key, const BoxShape& shape, Co
 void UnpackOnHost(const BoxShape& shape, int item_bytes, std::span<const std::byte> payload, std::byte* target_base,
                   const BoxPlace& target);
 
-// The same, and the digest of what then lies at the target: read back from there, never from the payload. In blocks, so
-// that what was written is still in this core's cache when it is read: faster than UnpackOnHost of 1 MiB and then
-// DigestBoxOnHost of it. `logical` is the box's place in the logical tensor.
+// The same, and the digest of what was written. Each payload byte is loaded once, and what was loaded is both stored at
+// the target and digested: a payload that changes meanwhile cannot make the two differ. `logical` is the box's place in
+// the logical tensor. Large runs are written around the cache. When this returns, other threads that learn of it see
+// what was written.
 TensorDigest UnpackAndDigestOnHost(const DigestKey& key, const BoxShape& shape, int item_bytes,
                                    std::span<const std::byte> payload, std::byte* target_base, const BoxPlace& target,
                                    const BoxPlace& logical);
@@ -41,5 +42,4 @@ void FillBoxOnHost(const BoxShape& shape, std::span<const std::byte> element, st
 
 }  // namespace bascule
 
-// Roofline, per element: pack and copy read it once and write it once (in its converted size); unpack reads the payload
-// and writes the element, and where the target is not in cache its line is read as well; fill only writes.
+// Roofline, per element: pack, unpack and copy read it once and write it once (in its converted size); fill only writes.

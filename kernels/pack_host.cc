@@ -51,11 +51,12 @@ TensorDigest UnpackAndDigestOnHost(const DigestKey& key, const BoxShape& shape, 
   runs.ForEach([&](const BoxRuns<2>::Offsets& first) {
     std::byte* const run = target_base + first[0] * item_bytes;
     const std::int64_t stride = runs.run_stride(0);
-    const auto write = [&](std::int64_t begin, std::int64_t count) {
-      copy_items_internal::CopyItems(item_bytes, count, packed, 1, run + begin * stride * item_bytes, stride);
+    const auto place = [&](std::int64_t begin, std::int64_t count, std::byte* scratch) {
+      copy_items_internal::PlaceItems(item_bytes, count, packed, run + begin * stride * item_bytes, stride, scratch);
       packed += count * item_bytes;
+      return scratch;
     };
-    reader.Run(runs.run_elements(), run, stride, first[1], runs.run_stride(1), write);
+    reader.Run(runs.run_elements(), first[1], runs.run_stride(1), place);
   });
   return reader.Total();
 }

@@ -41,7 +41,7 @@ struct WeightPublisherOptions {
   bool new_run = false;                      // `run` starts with the next publish
   std::string model;                         // see ManifestOffer::model
   Snapshot snapshot = Snapshot::kNone;
-  std::int64_t bucket_bytes = 1 << 20;
+  std::int64_t bucket_bytes = 2 << 20;
   std::int32_t credits = 4;         // per route
   std::vector<std::string> ignore;  // logical names the engine need not know
   Duration connect_timeout = std::chrono::seconds(5);

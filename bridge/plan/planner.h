@@ -17,7 +17,7 @@
 namespace bascule {
 
 struct PlanOptions {
-  std::int64_t bucket_bytes = 1 << 20;  // most payload bytes in a bucket; at least 4096, a multiple of 64
+  std::int64_t bucket_bytes = 2 << 20;  // most payload bytes in a bucket; at least 4096, a multiple of 64
   std::vector<std::string> ignore;      // patterns of logical names the engine need not know: '*' matches any text
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };

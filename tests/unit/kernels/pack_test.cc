@@ -1,6 +1,8 @@
 #include "kernels/pack.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -158,17 +160,38 @@ TEST(PackTest, UnpackingWithDigestWritesTheSameAndDigestsWhatLiesInTheTarget) {
   }
 }
 
-// All elements go to one place, where the last one stays: a digest of the payload could not tell.
-TEST(PackTest, UnpackingWithDigestReadsTheTargetBackAndNotThePayload) {
-  std::vector<std::byte> payload(3000, std::byte{1});
-  payload.back() = std::byte{2};
-  std::byte target{0};
+// The payload lies in memory that its producer can still write. Here it changes at a known moment: the target is the
+// same memory a little further on, through another mapping, so that each write changes what is read next.
+TEST(PackTest, WhatIsDigestedIsWhatWasWrittenWhenThePayloadChangesMeanwhile) {
+  constexpr std::size_t kBytes = 1 << 20;
+  constexpr std::size_t kMapped = kBytes + 4096;
+  const int fd = memfd_create("payload", MFD_CLOEXEC);
+  ASSERT_EQ(ftruncate(fd, kMapped), 0);
+  std::byte* mapped[2];
+  for (std::byte*& mapping : mapped) {
+    void* const address = mmap(nullptr, kMapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ASSERT_NE(address, MAP_FAILED);
+    mapping = static_cast<std::byte*>(address);
+  }
+  close(fd);
+  for (const std::int64_t count : {3000, 20'000, 1 << 20}) {
+    for (const std::int64_t shift : {1, 64, 1000, 4096}) {
+      SCOPED_TRACE(testing::Message() << count << " bytes, shifted by " << shift);
+      Random random(static_cast<std::uint64_t>(count + shift));
+      const auto size = static_cast<std::size_t>(count);
+      const std::vector<std::byte> before = RandomBytes(random, size);
+      std::copy(before.begin(), before.end(), mapped[0]);
+      const std::span<const std::byte> target(mapped[0] + shift, size);
 
-  const TensorDigest digest =
-      UnpackAndDigestOnHost(kKey, BoxShape{1, {3000}}, 1, payload, &target, BoxPlace{0, {0}}, BoxPlace{0, {1}});
+      const TensorDigest digest = UnpackAndDigestOnHost(kKey, BoxShape{1, {count}}, 1, {mapped[0], size}, mapped[1],
+                                                        BoxPlace{shift, {1}}, BoxPlace{0, {1}});
 
-  EXPECT_NE(digest, DigestRunOnHost(kKey, 0, payload));
-  EXPECT_EQ(digest, DigestRunOnHost(kKey, 0, std::vector<std::byte>(3000, std::byte{2})));
+      EXPECT_EQ(digest, DigestRunOnHost(kKey, 0, target));
+      if (size < kBytes) continue;  // may be taken in at once
+      EXPECT_NE(digest, DigestRunOnHost(kKey, 0, before)) << "it did not change in time";
+    }
+  }
+  for (std::byte* const mapping : mapped) munmap(mapping, kMapped);
 }
 
 TEST(PackTest, LongRunsAtAnyAlignmentArriveWhole) {
