@@ -1,4 +1,7 @@
 #include <fmt/format.h>
+#include <sys/prctl.h>
+
+#include <csignal>
 
 #include "benchmarks/benchmark.h"
 #include "benchmarks/decode_benchmarks.h"
@@ -34,6 +37,7 @@ constexpr Duration kPatience = std::chrono::minutes(30);  // of one benchmark
 Status RunApart(const Benchmark& benchmark, const BenchmarkScale& scale, std::stop_token stop,
                 const std::function<void(const BenchmarkRow&)>& on_row) {
   ASSIGN_OR_RETURN(const auto process, PeerProcess::Start([&](PeerLink& link) -> Status {
+                     prctl(PR_SET_PDEATHSIG, SIGKILL);  // it measures for nobody else
                      ASSIGN_OR_RETURN(const std::vector<BenchmarkRow> rows, benchmark.run(scale));
                      for (const BenchmarkRow& row : rows) RETURN_IF_ERROR(link.Send(EncodeRow(row)));
                      return link.Send("");

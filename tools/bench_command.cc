@@ -1,4 +1,6 @@
 // bascule bench: the numbers that README quotes, each beside its physical limit measured in the same run.
+#include <unistd.h>
+
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -11,8 +13,28 @@ namespace {
 
 struct BenchOptions {
   std::string name;
+  bool list = false;
   std::int64_t bytes = static_cast<std::int64_t>(BenchmarkScale{}.bytes);
+  std::int64_t model_bytes = BenchmarkScale{}.model_bytes;
   int rounds = BenchmarkScale{}.rounds;
+};
+
+// What runs now, on a terminal: some benchmarks say nothing for a minute.
+class RunningLine {
+ public:
+  explicit RunningLine(bool wanted) : visible_(wanted && isatty(STDERR_FILENO) == 1) {}
+  ~RunningLine() { Clear(); }
+  RunningLine(const RunningLine&) = delete;
+  RunningLine& operator=(const RunningLine&) = delete;
+  void Show(const Benchmark& benchmark) {
+    if (visible_) fmt::print(stderr, "\r\x1b[2K{}: {} ...", benchmark.name, benchmark.summary);
+  }
+  void Clear() {
+    if (visible_) fmt::print(stderr, "\r\x1b[2K");
+  }
+
+ private:
+  const bool visible_;
 };
 
 void ShowRow(Output& out, const BenchmarkRow& row) {
@@ -29,28 +51,58 @@ void ShowRow(Output& out, const BenchmarkRow& row) {
   }
 }
 
-std::string BenchmarkNames() {
-  std::string text = "\nBenchmarks:";
+void ListBenchmarks(Output& out) {
   for (const Benchmark& benchmark : AllBenchmarks()) {
-    text += fmt::format("\n  {:<18} {}", benchmark.name, benchmark.summary);
+    if (out.json()) {
+      out.PrintObject(Json{{"name", benchmark.name}, {"summary", benchmark.summary}});
+    } else {
+      out.PrintText(fmt::format("{:<14} {}", benchmark.name, benchmark.summary));
+    }
   }
-  return text;
 }
 
 Outcome RunBench(Program& program, const BenchOptions& options) {
-  const BenchmarkScale scale{.bytes = static_cast<std::size_t>(options.bytes), .rounds = options.rounds};
-  return RunBenchmarks(options.name, scale, [&](const BenchmarkRow& row) { ShowRow(program.out, row); });
+  if (options.list) {
+    ListBenchmarks(program.out);
+    return {};
+  }
+  const BenchmarkScale scale{
+      .bytes = static_cast<std::size_t>(options.bytes), .model_bytes = options.model_bytes, .rounds = options.rounds};
+  RunningLine line(!program.out.json());
+  for (const Benchmark& benchmark : AllBenchmarks()) {
+    if (!options.name.empty() && options.name != benchmark.name) continue;
+    line.Show(benchmark);
+    const auto on_row = [&](const BenchmarkRow& row) {
+      line.Clear();
+      ShowRow(program.out, row);
+    };
+    const Status status = RunBenchmarks(benchmark.name, scale, on_row, program.interrupt.token());
+    if (program.interrupt.requested()) return InterruptedError();
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+// Empty for a benchmark that there is.
+std::string WhyNoBenchmark(const std::string& name) {
+  std::string names;
+  for (const Benchmark& benchmark : AllBenchmarks()) {
+    if (name == benchmark.name) return "";
+    names += fmt::format(" {}", benchmark.name);
+  }
+  return fmt::format("no benchmark '{}'; there are:{}", name, names);
 }
 
 }  // namespace
 
 Command BenchCommand(CLI::App& parent) {
   CLI::App* app = AddSubcommand(parent, "bench", "Measures what README quotes, each beside its physical limit.",
-                                "bascule bench digest");
-  app->footer(app->get_footer() + "\n" + BenchmarkNames());
+                                "bascule bench sync_shm");
   auto options = std::make_shared<BenchOptions>();
-  app->add_option("name", options->name, "one benchmark; all when left out");
-  AddBytes(*app, "--bytes", options->bytes, "that a benchmark moves");
+  app->add_option("name", options->name, "one benchmark; all when left out")->check(WhyNoBenchmark);
+  app->add_flag("--list", options->list, "say which benchmarks there are, and run none");
+  AddBytes(*app, "--bytes", options->bytes, "of memory that a kernel goes through");
+  AddBytes(*app, "--model-bytes", options->model_bytes, "of the model that is published");
   app->add_option("--rounds", options->rounds, "whose median counts")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
