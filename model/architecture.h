@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -24,7 +25,8 @@ enum class HeadSizeRule : std::uint8_t {
 };
 
 struct Architecture {
-  std::string_view name;  // in "architectures" of config.json
+  std::string_view name;         // in "architectures" of config.json
+  std::string_view text_config;  // the key under which the decoder's sizes stand; empty: at the top
   HeadSizeRule head_size = HeadSizeRule::kHiddenByHeads;
   bool tied_by_default = false;  // where tie_word_embeddings is left out
   bool qk_norm = false;
@@ -36,6 +38,11 @@ struct Architecture {
 };
 
 std::span<const Architecture* const> Architectures();
+
+// For Architecture::read: notes the layers for which `is_dense` says that they have no experts.
+//
+// InvalidArgument "bad_config"  more layers than are countable
+Status SetDenseLayers(ModelConfig& config, const std::function<bool(std::int64_t layer)>& is_dense);
 
 // Unimplemented "unknown_architecture"  prints what is supported, the nearest first
 Result<const Architecture*> FindArchitecture(std::string_view name);

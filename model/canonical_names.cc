@@ -1,82 +1,132 @@
 #include <fmt/format.h>
 
-#include <array>
 #include <unordered_map>
-#include <unordered_set>
 
+#include "bridge/plan/nearest_name.h"
 #include "model/engine_layout.h"
+#include "model/name_resolver.h"
+#include "model/rank_builder.h"
 
 namespace bascule {
 namespace {
 
-constexpr std::string_view kHead = "lm_head.weight";
-constexpr std::string_view kModelPrefix = "model.";
-constexpr std::string_view kRotaryTable = ".rotary_emb.inv_freq";
+// A stored tensor that is made of several logical ones: where each lies in it.
+struct Spelled {
+  std::int32_t logical;  // in the canonical layout
+  Box stored_box, logical_box;
+};
 
-// What wrappers put into the names of the modules they wrap, at any depth.
-constexpr std::array<std::string_view, 3> kWrappers = {"_orig_mod.", "_fsdp_wrapped_module.",
-                                                       "_checkpoint_wrapped_module."};
-// Data-parallel wrappers wrap the whole model only; below that "module." may be a name of the model's own.
-constexpr std::string_view kOuterWrapper = "module.";
+// Carries a layout over to canonical names, one stored tensor after the other.
+class CanonicalLayoutBuilder {
+ public:
+  explicit CanonicalLayoutBuilder(const ModelTable& table) : table_(table), names_(table) {}
 
-std::string WithoutWrappers(std::string name) {
-  for (const std::string_view wrapper : kWrappers) {
-    for (std::size_t at = name.find(wrapper); at != std::string::npos; at = name.find(wrapper, at)) {
-      if (at == 0 || name[at - 1] == '.') {
-        name.erase(at, wrapper.size());
-      } else {
-        at += wrapper.size();
+  Status Add(const TensorSpec& stored) {
+    NameResolver::Resolved resolved = names_.Resolve(stored.name);
+    if (resolved.spelling != nullptr) return AddSpelling(stored, *resolved.spelling);
+    if (resolved.logical != nullptr) CheckShape(stored, resolved.logical->shape, resolved.logical->rule);
+    spelled_.emplace_back();
+    whole_.push_back(static_cast<std::int32_t>(tensors_.size()));
+    return AddTensor({std::move(resolved.name), stored.dtype, stored.shape}, stored.name);
+  }
+
+  // The rows of one rank, whose logical tensors are the stored ones in the order in which they were added.
+  std::vector<MapRow> RowsOf(const std::vector<MapRow>& stored) const {
+    std::vector<MapRow> rows;
+    rows.reserve(stored.size());
+    for (const MapRow& row : stored) {
+      if (row.logical == kFill || spelled_[static_cast<std::size_t>(row.logical)].empty()) {
+        rows.push_back(row);
+        if (row.logical != kFill) rows.back().logical = whole_[static_cast<std::size_t>(row.logical)];
+        continue;
+      }
+      for (const Spelled& part : spelled_[static_cast<std::size_t>(row.logical)]) {
+        const std::optional<Box> shared = Intersect(row.logical_box, part.stored_box);
+        if (!shared) continue;
+        rows.push_back({row.local, CorrespondingBox(*shared, row.logical_box, row.local_box), part.logical,
+                        CorrespondingBox(*shared, part.stored_box, part.logical_box)});
       }
     }
-  }
-  while (name.starts_with(kOuterWrapper)) name.erase(0, kOuterWrapper.size());
-  return name;
-}
-
-class CanonicalNames {
- public:
-  explicit CanonicalNames(const ModelConfig& config) : tied_head_(config.tied_head) {
-    for (TensorSpec& tensor : LogicalTensors(config, DType::kBf16)) known_.insert(std::move(tensor.name));
+    return rows;
   }
 
-  std::string Of(const std::string& stored) const {
-    std::string name = WithoutWrappers(stored);
-    if (known_.contains(name)) return name;
-    // A base model without its head is saved without the prefix.
-    std::string prefixed = std::string(kModelPrefix) + name;
-    return known_.contains(prefixed) ? prefixed : name;
-  }
-
-  // The rotary table follows from the config; the head of a tied model is the embedding again.
-  bool MayBeLeftOut(const std::string& canonical) const {
-    return (tied_head_ && canonical == kHead) || canonical.ends_with(kRotaryTable);
+  Result<std::vector<TensorSpec>> TakeTensors() {
+    if (wrong_shapes_.empty()) return std::move(tensors_);
+    return Status::FailedPrecondition("shape_mismatch",
+                                      fmt::format("{} tensors: {}", wrong_shapes_.size(), FirstOf(wrong_shapes_)));
   }
 
  private:
-  bool tied_head_;
-  std::unordered_set<std::string> known_;
+  bool CheckShape(const TensorSpec& stored, const Dims& shape, const std::string& rule) {
+    if (stored.shape == shape) return true;
+    wrong_shapes_.push_back(
+        fmt::format("{}: stored {}, want {} = {}", stored.name, stored.shape.ToString(), shape.ToString(), rule));
+    return false;
+  }
+
+  Status AddTensor(TensorSpec tensor, const std::string& stored_name) {
+    const auto [first, is_new] = stored_of_.emplace(tensor.name, stored_name);
+    if (!is_new) {
+      return Status::InvalidArgument("name_collision",
+                                     fmt::format("{} and {} are both {}", first->second, stored_name, tensor.name));
+    }
+    tensors_.push_back(std::move(tensor));
+    return OkStatus();
+  }
+
+  // A spelling is an engine tensor of a single rank: the same code says what lies where in it.
+  Status AddSpelling(const TensorSpec& stored, const TableTensor& spelling) {
+    whole_.push_back(kFill);
+    std::vector<Spelled>& parts = spelled_.emplace_back();
+    if (logical_specs_.empty()) {
+      for (const LogicalTensor& logical : table_.logical) logical_specs_.push_back({logical.name, {}, logical.shape});
+    }
+    RankBuilder builder(logical_specs_, {}, /*expert_parallel=*/false);
+    RETURN_IF_ERROR(builder.Add(spelling).status());
+    const RankLayout rank = builder.Take();
+    if (!CheckShape(stored, rank.tensors.front().shape, RuleOfSpelling(spelling))) return OkStatus();
+    for (const MapRow& row : rank.rows) {
+      const TensorSpec& logical = logical_specs_[static_cast<std::size_t>(row.logical)];
+      parts.push_back({static_cast<std::int32_t>(tensors_.size()), row.local_box, row.logical_box});
+      RETURN_IF_ERROR(AddTensor({logical.name, stored.dtype, logical.shape}, stored.name));
+    }
+    return OkStatus();
+  }
+
+  std::string RuleOfSpelling(const TableTensor& spelling) const {
+    std::string rule;
+    for (const Block& block : spelling.blocks) {
+      rule += (rule.empty() ? "" : " over ") + table_.logical[static_cast<std::size_t>(block.logical)].rule;
+    }
+    return spelling.expert_count == 0 ? rule : fmt::format("{} experts of {}", spelling.expert_count, rule);
+  }
+
+  const ModelTable& table_;
+  NameResolver names_;
+  std::vector<TensorSpec> logical_specs_;  // of the table, once a spelling needs them
+  std::vector<TensorSpec> tensors_;
+  std::vector<std::int32_t> whole_;            // per stored tensor: the canonical one
+  std::vector<std::vector<Spelled>> spelled_;  // per stored tensor: its parts, where it is several
+  std::unordered_map<std::string, std::string> stored_of_;
+  std::vector<std::string> wrong_shapes_;
 };
 
 }  // namespace
 
 Result<Layout> CanonicalSenderLayout(const ModelConfig& config, const Layout& stored,
                                      std::vector<std::string>* ignore) {
-  // The config's sizes are checked before they size anything.
-  if (const Result<EngineLayout> engine = MakeEngineLayout(config, DType::kBf16); !engine.ok()) return engine.status();
-  const CanonicalNames names(config);
-  Layout layout = stored;
-  std::unordered_map<std::string, std::string> stored_of;
-  for (TensorSpec& tensor : layout.tensors) {
-    const std::string stored_name = tensor.name;
-    tensor.name = names.Of(stored_name);
-    const auto [first, is_new] = stored_of.emplace(tensor.name, stored_name);
-    if (!is_new) {
-      return Status::InvalidArgument("name_collision",
-                                     fmt::format("{} and {} are both {}", first->second, stored_name, tensor.name));
-    }
-    if (names.MayBeLeftOut(tensor.name)) ignore->push_back(tensor.name);
+  ASSIGN_OR_RETURN(const ModelTable table, MakeModelTable(config));
+  CanonicalLayoutBuilder builder(table);
+  for (const TensorSpec& tensor : stored.tensors) RETURN_IF_ERROR(builder.Add(tensor));
+  Layout canonical;
+  ASSIGN_OR_RETURN(canonical.tensors, builder.TakeTensors());
+  for (const RankLayout& rank : stored.ranks) {
+    canonical.ranks.push_back({.tensors = rank.tensors, .rows = builder.RowsOf(rank.rows)});
   }
-  return layout;
+  for (const TensorSpec& tensor : canonical.tensors) {
+    if ((config.tied_head && tensor.name == kHeadName) || IsDerivedBuffer(tensor.name)) ignore->push_back(tensor.name);
+  }
+  return canonical;
 }
 
 }  // namespace bascule

@@ -44,14 +44,16 @@ Result<EngineLayout> MakeEngineLayout(const ModelConfig& config, const DTypeOf& 
 Result<EngineLayout> MakeEngineLayout(const ModelConfig& config, DType dtype, const ParallelLayout& parallel = {});
 
 // `stored` under canonical names: wrappers ("module." in front, "_orig_mod." and the like at any depth) are taken off,
-// and a "model." prefix that is missing is put in front. Names that are not known even then stay as they are: the
-// planner reports them. Rows and local tensors do not change.
+// and a "model." prefix that is missing is put in front. Experts that are stored in one tensor become one logical
+// tensor each, on rows of that tensor. Names that are not known even then stay as they are: the planner reports them.
+// Local tensors do not change.
 //
 // `ignore` gets the names that may be left out by rule (rotary_emb.inv_freq, and lm_head.weight of a tied model), as
 // patterns for PlanOptions::ignore. That a stored tied head equals the embedding is the caller's to check.
 //
-// InvalidArgument "name_collision"  two stored names map to one
-// InvalidArgument "bad_config"      as MakeEngineLayout
+// InvalidArgument    "name_collision"  two stored names map to one
+// InvalidArgument    "bad_config"      as MakeEngineLayout
+// FailedPrecondition "shape_mismatch"  both shapes, and the rule behind the one that is wanted
 Result<Layout> CanonicalSenderLayout(const ModelConfig& config, const Layout& stored, std::vector<std::string>* ignore);
 
 }  // namespace bascule

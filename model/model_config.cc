@@ -152,8 +152,11 @@ std::string ModelConfig::Description() const {
 }
 
 Result<ModelConfig> ParseModelConfig(std::string_view config_json) {
-  ASSIGN_OR_RETURN(const ConfigReader reader, ConfigReader::Parse(config_json));
-  ASSIGN_OR_RETURN(const Architecture* architecture, ArchitectureOf(reader));
+  ASSIGN_OR_RETURN(const ConfigReader top, ConfigReader::Parse(config_json));
+  ASSIGN_OR_RETURN(const Architecture* architecture, ArchitectureOf(top));
+  ASSIGN_OR_RETURN(const ConfigReader reader, architecture->text_config.empty()
+                                                  ? Result<ConfigReader>(top)
+                                                  : top.Object(architecture->text_config));
   ModelConfig model;
   model.architecture = architecture->name;
   model.qk_norm = architecture->qk_norm;
@@ -163,6 +166,7 @@ Result<ModelConfig> ParseModelConfig(std::string_view config_json) {
   RETURN_IF_ERROR(ReadRope(reader, model));
   RETURN_IF_ERROR(ReadSettings(reader, model));
   ASSIGN_OR_RETURN(model.tied_head, reader.Flag("tie_word_embeddings", architecture->tied_by_default));
+  ASSIGN_OR_RETURN(model.tied_head, top.Flag("tie_word_embeddings", model.tied_head));
   if (architecture->read != nullptr) RETURN_IF_ERROR(architecture->read(reader, model));
   return model;
 }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "model/architecture.h"
 #include "model/size_check.h"
 
@@ -17,7 +19,8 @@ class TableBuilder {
 
   void operator()(const Parameter& parameter) {
     const std::int32_t logical = AddLogical(parameter.name, parameter.shape);
-    TableTensor& tensor = AddTensor(parameter.name, {BlockOf(logical, Cut::kWhole, 1)});
+    const std::string& name = parameter.engine_name.empty() ? parameter.name : parameter.engine_name;
+    TableTensor& tensor = AddTensor(name, {BlockOf(logical, Cut::kWhole, 1)});
     tensor.layer_index = parameter.layer_index;
     tensor.model_index = parameter.model_index;
   }
@@ -41,9 +44,32 @@ class TableBuilder {
       AddLogical(name + experts.up + ".weight", {experts.ffn, experts.hidden});
       AddLogical(name + experts.down + ".weight", {experts.hidden, experts.ffn});
     }
-    AddExperts(experts, "w13_weight", {BlockOf(first, Cut::kRows, 1), BlockOf(first + 1, Cut::kRows, 1)}).layer_index =
-        experts.gate_up_index;
-    AddExperts(experts, "w2_weight", {BlockOf(first + 2, Cut::kColumns, 1)}).layer_index = experts.down_index;
+    const Block gate = BlockOf(first, Cut::kRows, 1);
+    const Block up = BlockOf(first + 1, Cut::kRows, 1);
+    const Block down = BlockOf(first + 2, Cut::kColumns, 1);
+    const auto stack = [&](const std::string& name, std::vector<Block> blocks) {
+      return TensorOf(name, std::move(blocks), experts.count.value, /*expert_step=*/3);
+    };
+    table_.tensors.push_back(stack(experts.engine_name + ".w13_weight", {gate, up}));
+    table_.tensors.back().layer_index = experts.gate_up_index;
+    table_.tensors.push_back(stack(experts.engine_name + ".w2_weight", {down}));
+    table_.tensors.back().layer_index = experts.down_index;
+    for (const std::string& module : experts.stacked) {
+      for (const std::string ending : {"", ".weight"}) {
+        table_.spellings.push_back(stack(module + ".gate_up_proj" + ending, {gate, up}));
+        table_.spellings.push_back(stack(module + ".gate_proj" + ending, {gate}));
+        table_.spellings.push_back(stack(module + ".up_proj" + ending, {up}));
+        table_.spellings.push_back(stack(module + ".down_proj" + ending, {down}));
+      }
+    }
+  }
+
+  void operator()(const OtherName& other) {
+    const auto last = std::find_if(table_.logical.rbegin(), table_.logical.rend(),
+                                   [&](const LogicalTensor& tensor) { return tensor.name == prefix_ + other.name; });
+    CHECK(last != table_.logical.rend());
+    const auto logical = static_cast<std::int32_t>(table_.logical.rend() - last) - 1;
+    table_.spellings.push_back(TensorOf(other.other, {BlockOf(logical, Cut::kWhole, 1)}));
   }
 
  private:
@@ -52,16 +78,19 @@ class TableBuilder {
     return static_cast<std::int32_t>(table_.logical.size()) - 1;
   }
 
-  TableTensor& AddTensor(const std::string& name, std::vector<Block> blocks) {
-    table_.tensors.push_back({.name = prefix_ + name, .blocks = std::move(blocks), .stage = stage_, .layer = layer_});
-    return table_.tensors.back();
+  TableTensor TensorOf(const std::string& name, std::vector<Block> blocks, std::int64_t expert_count = 0,
+                       std::int32_t expert_step = 0) const {
+    return {.name = prefix_ + name,
+            .blocks = std::move(blocks),
+            .expert_count = expert_count,
+            .expert_step = expert_step,
+            .stage = stage_,
+            .layer = layer_};
   }
 
-  TableTensor& AddExperts(const Experts& experts, std::string_view name, std::vector<Block> blocks) {
-    TableTensor& tensor = AddTensor(fmt::format("{}.{}", experts.engine_name, name), std::move(blocks));
-    tensor.expert_count = experts.count.value;
-    tensor.expert_step = 3;
-    return tensor;
+  TableTensor& AddTensor(const std::string& name, std::vector<Block> blocks) {
+    table_.tensors.push_back(TensorOf(name, std::move(blocks)));
+    return table_.tensors.back();
   }
 
   // All of a logical tensor.

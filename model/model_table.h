@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -15,6 +16,10 @@
 #include "model/module.h"
 
 namespace bascule {
+
+// Canonical names of the first and last matrix.
+inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
+inline constexpr std::string_view kHeadName = "lm_head.weight";
 
 struct LogicalTensor {
   std::string name;
@@ -52,6 +57,8 @@ struct TableTensor {
 struct ModelTable {
   std::vector<LogicalTensor> logical;  // in the order of computation
   std::vector<TableTensor> tensors;
+  // Other ways to store logical tensors, each one stored tensor made of whole ones: all experts in one, another name.
+  std::vector<TableTensor> spellings;
 };
 
 // InvalidArgument "bad_config"            sizes that overflow or do not divide (query heads by KV heads)

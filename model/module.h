@@ -33,6 +33,7 @@ enum class Cut : std::uint8_t {
 struct Parameter {
   std::string name;  // with its ending
   std::vector<Extent> shape;
+  std::string engine_name = {};  // empty: as `name`
   LayerIndex layer_index = nullptr;
   ModelIndex model_index = nullptr;
 };
@@ -69,12 +70,18 @@ struct Experts {
   std::string engine_name, name;
   std::string gate, up, down;
   Extent count, ffn, hidden;
-  // Names under which checkpoints store all experts in one tensor: STACKED.gate_up_proj [experts, 2 * ffn, hidden], or
-  // STACKED.GATE and STACKED.UP [experts, ffn, hidden]; and STACKED.DOWN or .down_proj [experts, hidden, ffn].
+  // Modules under which checkpoints store all experts in one tensor, with or without ".weight": gate_up_proj
+  // [experts, 2 * ffn, hidden] with gate rows, then up; or gate_proj and up_proj [experts, ffn, hidden] by themselves;
+  // and down_proj [experts, hidden, ffn].
   std::vector<std::string> stacked = {};
   LayerIndex gate_up_index = nullptr, down_index = nullptr;
 };
 
-using Module = std::variant<Parameter, VocabularyMatrix, Linear, Experts>;
+// Checkpoints may also store the logical tensor NAME under OTHER (both with their endings).
+struct OtherName {
+  std::string name, other;
+};
+
+using Module = std::variant<Parameter, VocabularyMatrix, Linear, Experts, OtherName>;
 
 }  // namespace bascule

@@ -5,7 +5,6 @@
 namespace bascule {
 namespace {
 
-constexpr std::int64_t kLayersMax = 10000;
 constexpr std::int64_t kExpertsMax = std::int64_t{1} << 18;  // over all layers
 constexpr std::int64_t kSizeMax = std::int64_t{1} << 31;
 

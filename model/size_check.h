@@ -3,10 +3,14 @@
 // Thread-safety: thread-safe (a pure function).
 #pragma once
 
+#include <cstdint>
+
 #include "base/status.h"
 #include "model/model_config.h"
 
 namespace bascule {
+
+inline constexpr std::int64_t kLayersMax = 10000;
 
 // Afterwards every sum and product of two sizes fits, and the number of tensors is one that fits in memory.
 //

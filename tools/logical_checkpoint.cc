@@ -53,8 +53,11 @@ Status LogicalCheckpoint::AddTensors() {
   for (const MapRow& row : canonical.ranks[0].rows) {
     if (IsDropped(canonical, row, ignored)) continue;
     const TensorSpec& tensor = canonical.tensors[static_cast<std::size_t>(row.logical)];
-    RETURN_IF_ERROR(
-        source_.Add(0, {.tensor = tensor, .box = row.logical_box, .data = stored_->Base(0, row.local), .stride = {}}));
+    // A stored tensor is one logical tensor or several, one behind the other: each is contiguous.
+    const Dims& stored_shape = canonical.ranks[0].tensors[static_cast<std::size_t>(row.local)].shape;
+    const std::byte* const data =
+        stored_->Base(0, row.local) + PlaceIn(row.local_box, stored_shape).offset * ItemBytes(tensor.dtype);
+    RETURN_IF_ERROR(source_.Add(0, {.tensor = tensor, .box = row.logical_box, .data = data, .stride = {}}));
   }
   return OkStatus();
 }

@@ -80,33 +80,23 @@ std::vector<std::string> WithNearest(const std::vector<std::string>& names, cons
   return described;
 }
 
-constexpr std::size_t kPrintedMax = 20;
-
 Status NamesDiffer(const NameSets& names, const std::vector<TensorSpec>& sender,
                    const std::vector<TensorSpec>& engine) {
   std::string message;
   if (!names.expected.empty()) {
     message = fmt::format("the engine needs {} that no sender has: {}", names.expected.size(),
-                          FirstOf(WithNearest(names.expected, names.unexpected, sender, kPrintedMax)));
+                          FirstOf(WithNearest(names.expected, names.unexpected, sender, kListedMax)));
   }
   if (!names.unexpected.empty()) {
     message += fmt::format("{}the sender has {} that the engine does not know: {}", message.empty() ? "" : "; ",
                            names.unexpected.size(),
-                           FirstOf(WithNearest(names.unexpected, names.expected, engine, kPrintedMax)));
+                           FirstOf(WithNearest(names.unexpected, names.expected, engine, kListedMax)));
   }
   return Status::FailedPrecondition(names.expected.empty() ? "tensor_unexpected" : "tensor_missing",
                                     std::move(message));
 }
 
 }  // namespace
-
-std::string FirstOf(const std::vector<std::string>& items) {
-  const std::size_t count = std::min(items.size(), kPrintedMax);
-  std::string text =
-      fmt::format("{}", fmt::join(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(count), ", "));
-  if (items.size() > count) text += fmt::format(" and {} more", items.size() - count);
-  return text;
-}
 
 // Greedy: after a '*' the earliest place for the rest is as good as any, so only the last '*' is ever tried again.
 bool MatchesPattern(std::string_view pattern, std::string_view name) {

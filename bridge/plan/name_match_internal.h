@@ -26,7 +26,4 @@ Result<NameMatch> MatchNames(const std::vector<TensorSpec>& sender, const std::v
 // True when `pattern`, in which '*' matches any text, matches all of `name`.
 bool MatchesPattern(std::string_view pattern, std::string_view name);
 
-// "a, b, c and 17 more": at most 20 of `items`.
-std::string FirstOf(const std::vector<std::string>& items);
-
 }  // namespace bascule

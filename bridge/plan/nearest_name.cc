@@ -1,5 +1,7 @@
 #include "bridge/plan/nearest_name.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 
@@ -58,6 +60,14 @@ void SortByDistance(std::string_view name, std::vector<std::string_view>& names)
     return EditDistance(name, other, static_cast<int>(std::max(name.size(), other.size())));
   };
   std::ranges::stable_sort(names, {}, distance);
+}
+
+std::string FirstOf(const std::vector<std::string>& items) {
+  const std::size_t count = std::min(items.size(), kListedMax);
+  std::string text =
+      fmt::format("{}", fmt::join(items.begin(), items.begin() + static_cast<std::ptrdiff_t>(count), ", "));
+  if (items.size() > count) text += fmt::format(" and {} more", items.size() - count);
+  return text;
 }
 
 }  // namespace bascule

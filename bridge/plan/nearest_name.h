@@ -1,8 +1,10 @@
-// Which known name was meant: for messages about names that nobody knows.
+// For messages about names: which known one was meant, and lists that stay short.
 //
 // Thread-safety: thread-safe (pure functions).
 #pragma once
 
+#include <cstddef>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -16,5 +18,11 @@ std::string_view NearestName(std::string_view name, const std::vector<std::strin
 
 // Nearest first; names equally far stay in their order.
 void SortByDistance(std::string_view name, std::vector<std::string_view>& names);
+
+// Names that a message lists at most.
+inline constexpr std::size_t kListedMax = 20;
+
+// "a, b, c and 17 more".
+std::string FirstOf(const std::vector<std::string>& items);
 
 }  // namespace bascule

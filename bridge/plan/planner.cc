@@ -4,6 +4,7 @@
 
 #include "bridge/plan/buckets_internal.h"
 #include "bridge/plan/name_match_internal.h"
+#include "bridge/plan/nearest_name.h"
 #include "bridge/plan/slicing_internal.h"
 
 namespace bascule {

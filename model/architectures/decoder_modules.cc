@@ -17,7 +17,11 @@ Extent ValueRows(const ModelConfig& config) {
 }
 
 Parameter HiddenNorm(const ModelConfig& config, const std::string& name, LayerIndex index) {
-  return {.name = name + ".weight", .shape = {Hidden(config)}, .layer_index = index};
+  return Norm(name, Hidden(config), index);
+}
+
+Parameter Norm(const std::string& name, const Extent& size, LayerIndex index) {
+  return {.name = name + ".weight", .shape = {size}, .layer_index = index};
 }
 
 Linear QkvLinear(const ModelConfig& config) {
@@ -29,12 +33,6 @@ Linear QkvLinear(const ModelConfig& config) {
           .bias = config.qkv_bias,
           .weight_index = &EngineLayerTensors::qkv,
           .bias_index = &EngineLayerTensors::qkv_bias};
-}
-
-void AppendQkNorms(const ModelConfig& config, std::vector<Module>& layer) {
-  const std::vector<Extent> shape = {Named("head_size", config.head_size)};
-  layer.push_back(Parameter{"self_attn.q_norm.weight", shape, &EngineLayerTensors::q_norm});
-  layer.push_back(Parameter{"self_attn.k_norm.weight", shape, &EngineLayerTensors::k_norm});
 }
 
 Linear OutLinear(const ModelConfig& config) {
@@ -65,16 +63,48 @@ Linear DownLinear(const ModelConfig& config, const std::string& module, const Ex
           .bias_index = &EngineLayerTensors::down_bias};
 }
 
-std::vector<Module> LlamaLayer(const ModelConfig& config, std::int64_t /*layer*/) {
+Parameter Router(const ModelConfig& config) {
+  return {.name = "mlp.gate.weight",
+          .shape = {Named("experts", config.experts.count), Hidden(config)},
+          .layer_index = &EngineLayerTensors::router};
+}
+
+Experts ExpertNetworks(const ModelConfig& config) {
+  return {.engine_name = "mlp.experts",
+          .name = "mlp.experts",
+          .gate = "gate_proj",
+          .up = "up_proj",
+          .down = "down_proj",
+          .count = Named("experts", config.experts.count),
+          .ffn = Named("expert_ffn", config.experts.ffn),
+          .hidden = Hidden(config),
+          .stacked = {"mlp.experts"},
+          .gate_up_index = &EngineLayerTensors::experts_gate_up,
+          .down_index = &EngineLayerTensors::experts_down};
+}
+
+void AppendAttention(const ModelConfig& config, std::vector<Module>& layer) {
+  layer.push_back(QkvLinear(config));
+  if (config.qk_norm) {
+    const Extent size = Named("head_size", config.head_size);
+    layer.push_back(Norm("self_attn.q_norm", size, &EngineLayerTensors::q_norm));
+    layer.push_back(Norm("self_attn.k_norm", size, &EngineLayerTensors::k_norm));
+  }
+  layer.push_back(OutLinear(config));
+}
+
+void AppendFeedForward(const ModelConfig& config, std::vector<Module>& layer) {
   const Extent ffn = Named("ffn", config.ffn);
-  std::vector<Module> modules = {HiddenNorm(config, "input_layernorm", &EngineLayerTensors::input_norm),
-                                 QkvLinear(config)};
-  if (config.qk_norm) AppendQkNorms(config, modules);
-  modules.push_back(OutLinear(config));
-  modules.push_back(HiddenNorm(config, "post_attention_layernorm", &EngineLayerTensors::post_attention_norm));
-  modules.push_back(GateUpLinear(config, "mlp", ffn));
-  modules.push_back(DownLinear(config, "mlp", ffn));
-  return modules;
+  layer.push_back(GateUpLinear(config, "mlp", ffn));
+  layer.push_back(DownLinear(config, "mlp", ffn));
+}
+
+std::vector<Module> LlamaLayer(const ModelConfig& config, std::int64_t /*layer*/) {
+  std::vector<Module> layer = {HiddenNorm(config, "input_layernorm", &EngineLayerTensors::input_norm)};
+  AppendAttention(config, layer);
+  layer.push_back(HiddenNorm(config, "post_attention_layernorm", &EngineLayerTensors::post_attention_norm));
+  AppendFeedForward(config, layer);
+  return layer;
 }
 
 }  // namespace bascule

@@ -5,6 +5,14 @@
 
 namespace bascule {
 
-extern const Architecture kLlama, kQwen3;
+extern const Architecture kDeepseekV2, kDeepseekV3;
+extern const Architecture kGemma2, kGemma3, kGemma3WithImages;
+extern const Architecture kLlama;
+extern const Architecture kMistral;
+extern const Architecture kMixtral;
+extern const Architecture kPhi3;
+extern const Architecture kQwen2;
+extern const Architecture kQwen3;
+extern const Architecture kQwen3Moe;
 
 }  // namespace bascule

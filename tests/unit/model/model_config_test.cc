@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "model/architecture.h"
+
 namespace bascule {
 namespace {
 
@@ -153,12 +155,15 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{"tie_word_embeddings", "1", "bad_config"},
                     Refusal{"architectures", R"(["LlamaForCausalLM", "Qwen3ForCausalLM"])", "bad_config"}));
 
-TEST(ModelConfigTest, TheMessageForAnUnknownArchitectureListsWhatIsSupported) {
-  const Status status = ParseModelConfig(With(kSmolLm2, "architectures", R"(["MixtralForCausalLM"])")).status();
+TEST(ModelConfigTest, TheMessageForAnUnknownArchitectureListsWhatIsSupportedNearestFirst) {
+  const Status status = ParseModelConfig(With(kSmolLm2, "architectures", R"(["Qwen4ForCausalLM"])")).status();
 
   EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
-  for (const char* name : {"MixtralForCausalLM", "LlamaForCausalLM", "Qwen3ForCausalLM"}) {
-    EXPECT_NE(status.message().find(name), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("got Qwen4ForCausalLM, supported: Qwen2ForCausalLM, Qwen3ForCausalLM, "),
+            std::string::npos)
+      << status.message();
+  for (const Architecture* architecture : Architectures()) {
+    EXPECT_NE(status.message().find(architecture->name), std::string::npos) << architecture->name;
   }
 }
 
@@ -181,6 +186,23 @@ TEST(ModelConfigTest, DescriptionsOfModelsThatDifferDiffer) {
 
   EXPECT_NE(model->Description(), other.Description());
   EXPECT_EQ(model->Description(), ParseModelConfig(kSmolLm2)->Description());
+}
+
+// C-077: what the top level leaves open, the decoder's own part of the config says.
+TEST(ModelConfigTest, ADecoderBesideAnImageTowerIsReadFromItsOwnPart) {
+  const std::string text =
+      With(With(With(kQwen3, "sliding_window", ""), "tie_word_embeddings", "false"), "architectures", "");
+  const std::string nested =
+      R"({"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {"hidden_size": 1},
+                               "text_config": )" +
+      text + "}";
+
+  const Result<ModelConfig> model = ParseModelConfig(nested);
+
+  ASSERT_TRUE(model.ok()) << model.status().ToString();
+  EXPECT_EQ(model->hidden, 1024);
+  EXPECT_FALSE(model->tied_head);
+  EXPECT_TRUE(ParseModelConfig(With(nested, "tie_word_embeddings", ""))->tied_head);
 }
 
 }  // namespace
