@@ -1,15 +1,7 @@
 #include "model/engine_layout.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
-
-#include <algorithm>
-#include <map>
-
-#include "bridge/plan/planner.h"
-#include "checkpoint/checkpoint.h"
-#include "kernels/pack.h"
-#include "tests/support/run_python.h"
-#include "tests/support/temp_directory.h"
 
 namespace bascule {
 namespace {
@@ -230,66 +222,6 @@ TEST(TensorParallelTest, TensorsKeepTheirTypesAndOneEngineTensorHasOne) {
   EXPECT_EQ(mixed.reason(), "mixed_dtypes");
   EXPECT_NE(mixed.message().find("qkv_proj.weight cannot hold both BF16"), std::string::npos) << mixed.message();
 }
-
-// Carries out a plan of one sender and one engine rank with the host kernels; returns engine tensors by name.
-std::map<std::string, std::string> CarryOut(const Plan& plan, const Checkpoint& checkpoint, const Layout& sender,
-                                            const Layout& engine) {
-  const RankLayout& rank = engine.ranks[0];
-  std::vector<std::string> memory;
-  for (const LocalTensor& tensor : rank.tensors) memory.emplace_back(static_cast<std::size_t>(tensor.Bytes()), '\xee');
-  const auto at = [&](std::int32_t tensor) {
-    return reinterpret_cast<std::byte*>(memory[static_cast<std::size_t>(tensor)].data());
-  };
-  for (const MapRow& row : rank.rows) {
-    if (row.logical != kFill) continue;
-    const LocalTensor& tensor = rank.tensors[static_cast<std::size_t>(row.local)];
-    const std::vector<std::byte> zero(static_cast<std::size_t>(ItemBytes(tensor.dtype)));
-    FillBoxOnHost(ShapeOf(row.local_box), zero, at(row.local), PlaceIn(row.local_box, tensor.shape));
-  }
-  for (const Bucket& bucket : plan.buckets) {
-    for (const Slice& slice : bucket.slices) {
-      const LocalTensor& from = sender.ranks[0].tensors[static_cast<std::size_t>(slice.sender_tensor)];
-      const LocalTensor& to = rank.tensors[static_cast<std::size_t>(slice.engine_tensor)];
-      CopyBoxOnHost(ShapeOf(slice.engine_box), ItemBytes(to.dtype), checkpoint.Base(0, slice.sender_tensor),
-                    PlaceIn(slice.sender_box, from.shape), at(slice.engine_tensor),
-                    PlaceIn(slice.engine_box, to.shape));
-    }
-  }
-  std::map<std::string, std::string> tensors;
-  for (std::size_t t = 0; t < memory.size(); ++t) tensors[rank.tensors[t].name] = std::move(memory[t]);
-  return tensors;
-}
-
-class EngineOracleTest : public testing::TestWithParam<const char*> {};
-
-TEST_P(EngineOracleTest, EngineMemoryEqualsAnIndependentConcatenation) {
-  const TempDirectory dir;
-  RunPython("fixtures.py", {GetParam(), dir.File("checkpoint")});
-  RunPython("engine_oracle.py", {dir.File("checkpoint"), dir.File("expected.safetensors")});
-  const auto checkpoint = Checkpoint::Open(dir.File("checkpoint"));
-  const auto expected = Checkpoint::Open(dir.File("expected.safetensors"));
-  ASSERT_TRUE(checkpoint.ok() && expected.ok());
-  const Result<ModelConfig> config = ParseModelConfig((*checkpoint)->config_json());
-  ASSERT_TRUE(config.ok()) << config.status().ToString();
-  const Result<EngineLayout> engine = MakeEngineLayout(*config, DType::kBf16);
-  PlanOptions options{.bucket_bytes = 4096, .ignore = {}};
-  const Result<Layout> sender = CanonicalSenderLayout(*config, (*checkpoint)->layout(), &options.ignore);
-  ASSERT_TRUE(engine.ok() && sender.ok());
-
-  const Result<Plan> plan = MakePlan(*sender, engine->layout, options);
-
-  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
-  const std::map<std::string, std::string> tensors = CarryOut(*plan, **checkpoint, *sender, engine->layout);
-  ASSERT_EQ(tensors.size(), (*expected)->tensors().size());
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    const TensorSpec& spec = (*expected)->tensors()[t];
-    ASSERT_TRUE(tensors.contains(spec.name)) << spec.name;
-    const std::span<const std::byte> data = (*expected)->Data(static_cast<int>(t));
-    EXPECT_TRUE(std::ranges::equal(data, std::as_bytes(std::span(tensors.at(spec.name))))) << spec.name;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Fixtures, EngineOracleTest, testing::Values("dense", "tied", "tied-head", "qk-norm"));
 
 }  // namespace
 }  // namespace bascule

@@ -1,0 +1,172 @@
+// Engine memory of every tensor-parallel rank beside tests/support/python/shard_oracle.py, which concatenates, cuts and
+// fuses whole tensors and knows nothing of layouts.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <unordered_map>
+
+#include "bridge/plan/planner.h"
+#include "checkpoint/checkpoint.h"
+#include "kernels/pack.h"
+#include "model/engine_layout.h"
+#include "tests/support/run_python.h"
+#include "tests/support/temp_directory.h"
+
+namespace bascule {
+namespace {
+
+using RankMemory = std::vector<std::string>;  // bytes per local tensor
+
+// Carries out a plan of one sender with the host kernels.
+std::vector<RankMemory> CarryOut(const Plan& plan, const Checkpoint& checkpoint, const Layout& sender,
+                                 const Layout& engine) {
+  std::vector<RankMemory> memory(engine.ranks.size());
+  const auto at = [&](std::int32_t rank, std::int32_t tensor) {
+    return reinterpret_cast<std::byte*>(
+        memory[static_cast<std::size_t>(rank)][static_cast<std::size_t>(tensor)].data());
+  };
+  for (std::size_t r = 0; r < memory.size(); ++r) {
+    const RankLayout& rank = engine.ranks[r];
+    for (const LocalTensor& tensor : rank.tensors) memory[r].emplace_back(tensor.Bytes(), '\xee');
+    for (const MapRow& row : rank.rows) {
+      if (row.logical != kFill) continue;
+      const LocalTensor& tensor = rank.tensors[static_cast<std::size_t>(row.local)];
+      const std::vector<std::byte> zero(static_cast<std::size_t>(ItemBytes(tensor.dtype)));
+      FillBoxOnHost(ShapeOf(row.local_box), zero, at(static_cast<std::int32_t>(r), row.local),
+                    PlaceIn(row.local_box, tensor.shape));
+    }
+  }
+  for (const Bucket& bucket : plan.buckets) {
+    const std::int32_t rank = plan.routes[static_cast<std::size_t>(bucket.route)].engine_rank;
+    for (const Slice& slice : bucket.slices) {
+      const LocalTensor& from = sender.ranks[0].tensors[static_cast<std::size_t>(slice.sender_tensor)];
+      const LocalTensor& to =
+          engine.ranks[static_cast<std::size_t>(rank)].tensors[static_cast<std::size_t>(slice.engine_tensor)];
+      CopyBoxOnHost(ShapeOf(slice.engine_box), ItemBytes(to.dtype), checkpoint.Base(0, slice.sender_tensor),
+                    PlaceIn(slice.sender_box, from.shape), at(rank, slice.engine_tensor),
+                    PlaceIn(slice.engine_box, to.shape));
+    }
+  }
+  return memory;
+}
+
+struct Kind {
+  const char *script, *name;
+  friend std::ostream& operator<<(std::ostream& out, const Kind& kind) { return out << kind.name; }
+};
+
+class ShardOracleTest : public testing::TestWithParam<Kind> {
+ protected:
+  void SetUp() override {
+    RunPython(GetParam().script, {GetParam().name, dir_.File("checkpoint")});
+    checkpoint_ = *Checkpoint::Open(dir_.File("checkpoint"));
+    Result<ModelConfig> config = ParseModelConfig(checkpoint_->config_json());
+    ASSERT_TRUE(config.ok()) << config.status().ToString();
+    config_ = *config;
+    Result<Layout> sender = CanonicalSenderLayout(config_, checkpoint_->layout(), &options_.ignore);
+    ASSERT_TRUE(sender.ok()) << sender.status().ToString();
+    sender_ = *sender;
+    for (const TensorSpec& tensor : sender_.tensors) dtypes_[tensor.name] = tensor.dtype;
+  }
+
+  DTypeOf Stored() const {
+    return [this](std::string_view name) {
+      const auto found = dtypes_.find(std::string(name));
+      return found == dtypes_.end() ? DType::kBf16 : found->second;
+    };
+  }
+
+  void CompareRank(const RankLayout& rank, const RankMemory& memory, const std::string& expected_file) {
+    const auto expected = Checkpoint::Open(expected_file);
+    ASSERT_TRUE(expected.ok()) << expected.status().ToString();
+    std::map<std::string, std::size_t> index;
+    for (std::size_t t = 0; t < rank.tensors.size(); ++t) index[rank.tensors[t].name] = t;
+    ASSERT_EQ(index.size(), (*expected)->tensors().size());
+    for (std::size_t t = 0; t < index.size(); ++t) {
+      const TensorSpec& spec = (*expected)->tensors()[t];
+      ASSERT_TRUE(index.contains(spec.name)) << spec.name;
+      const std::size_t held = index[spec.name];
+      EXPECT_EQ(rank.tensors[held].shape, spec.shape) << spec.name;
+      EXPECT_EQ(rank.tensors[held].dtype, spec.dtype) << spec.name;
+      const std::span<const std::byte> data = (*expected)->Data(static_cast<int>(t));
+      EXPECT_TRUE(std::ranges::equal(data, std::as_bytes(std::span(memory[held])))) << spec.name;
+    }
+  }
+
+  // Our layout of `parallel`, carried out, equals what the oracle wrote to `directory`, or both refuse.
+  void Compare(const ParallelLayout& parallel, const std::string& directory) {
+    SCOPED_TRACE(parallel.ToString());
+    const Result<EngineLayout> engine = MakeEngineLayout(config_, Stored(), parallel);
+    if (std::filesystem::exists(fmt::format("{}/tp{}-refused", directory, parallel.tensor))) {
+      EXPECT_EQ(engine.status().reason(), "does_not_divide");
+      return;
+    }
+    ASSERT_TRUE(engine.ok()) << engine.status().ToString();
+    const Result<Plan> plan = MakePlan(sender_, engine->layout, options_);
+    ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+    const std::vector<RankMemory> memory = CarryOut(*plan, *checkpoint_, sender_, engine->layout);
+    for (std::size_t rank = 0; rank < memory.size(); ++rank) {
+      SCOPED_TRACE(fmt::format("rank {}", rank));
+      CompareRank(engine->layout.ranks[rank], memory[rank],
+                  fmt::format("{}/tp{}-rank-{}.safetensors", directory, parallel.tensor, rank));
+    }
+  }
+
+  TempDirectory dir_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  ModelConfig config_;
+  Layout sender_;
+  PlanOptions options_{.bucket_bytes = 4096, .ignore = {}};
+  std::unordered_map<std::string, DType> dtypes_;
+};
+
+constexpr int kTensorRanks[] = {1, 2, 3, 4, 6, 8};
+
+TEST_P(ShardOracleTest, EveryRankHoldsTheBytesOfAnIndependentConcatenation) {
+  RunPython("shard_oracle.py", {dir_.File("checkpoint"), dir_.File("expected"), "--tp", "1,2,3,4,6,8"});
+
+  for (const int tensor : kTensorRanks) Compare({.tensor = tensor}, dir_.File("expected"));
+}
+
+class ExpertOracleTest : public ShardOracleTest {};
+
+TEST_P(ExpertOracleTest, WithExpertParallelismEveryRankHoldsWholeExperts) {
+  RunPython("shard_oracle.py",
+            {dir_.File("checkpoint"), dir_.File("expected"), "--tp", "1,2,3,4,6,8", "--expert-parallel"});
+
+  for (const int tensor : kTensorRanks) Compare({.tensor = tensor, .expert_parallel = true}, dir_.File("expected"));
+}
+
+std::string NameOf(const testing::TestParamInfo<Kind>& instance) {
+  std::string name = instance.param.name;
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+constexpr const char* kArchitectures = "architectures.py";
+INSTANTIATE_TEST_SUITE_P(Kinds, ShardOracleTest,
+                         testing::Values(Kind{"fixtures.py", "dense"}, Kind{"fixtures.py", "tied"},
+                                         Kind{"fixtures.py", "tied-head"}, Kind{"fixtures.py", "bias"},
+                                         Kind{"fixtures.py", "qk-norm"}, Kind{kArchitectures, "llama"},
+                                         Kind{kArchitectures, "llama-biases"}, Kind{kArchitectures, "llama-tied"},
+                                         Kind{kArchitectures, "mistral"}, Kind{kArchitectures, "qwen2"},
+                                         Kind{kArchitectures, "qwen3"}, Kind{kArchitectures, "phi3"},
+                                         Kind{kArchitectures, "gemma2"}, Kind{kArchitectures, "gemma3"},
+                                         Kind{kArchitectures, "mixtral"}, Kind{kArchitectures, "mixtral-stacked"},
+                                         Kind{kArchitectures, "qwen3-moe"}, Kind{kArchitectures, "qwen3-moe-stacked"},
+                                         Kind{kArchitectures, "deepseek-v2"}, Kind{kArchitectures, "deepseek-v3"},
+                                         Kind{kArchitectures, "one-kv-head"}, Kind{kArchitectures, "three-kv-heads"},
+                                         Kind{kArchitectures, "twelve-heads"}, Kind{kArchitectures, "value-heads"},
+                                         Kind{kArchitectures, "six-experts"}),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Kinds, ExpertOracleTest,
+                         testing::Values(Kind{kArchitectures, "mixtral"}, Kind{kArchitectures, "mixtral-stacked"},
+                                         Kind{kArchitectures, "qwen3-moe"}, Kind{kArchitectures, "deepseek-v3"},
+                                         Kind{kArchitectures, "six-experts"}),
+                         NameOf);
+
+}  // namespace
+}  // namespace bascule
