@@ -87,7 +87,7 @@ TEST(RandomParallelTest, WhateverDividesIsCoveredOnceAndWithoutAnySliceItIsNot) 
     const ParallelLayout parallel = models.Parallel();
     const Result<EngineLayout> engine = MakeEngineLayout(config, DType::kBf16, parallel);
     if (!engine.ok()) {
-      const std::string& reason = engine.status().reason();
+      const std::string reason = engine.status().reason();
       EXPECT_TRUE(reason == "does_not_divide" || reason == "bad_parallel_layout") << engine.status().ToString();
       ++refused;
       continue;
