@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 
 #include "checkpoint/checkpoint_files_internal.h"
+#include "checkpoint/checkpoint_reader_internal.h"
 #include "checkpoint/file_internal.h"
 
 namespace bascule {
@@ -32,10 +34,14 @@ std::vector<Entry> EntriesOf(const CheckpointFiles& files) {
 
 }  // namespace
 
-Result<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path) {
+Checkpoint::Checkpoint() = default;
+Checkpoint::~Checkpoint() = default;
+
+Result<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path, const ReadOptions& read) {
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
   checkpoint->path_ = path;
   ASSIGN_OR_RETURN(checkpoint->files_, OpenCheckpointFiles(path));
+  ASSIGN_OR_RETURN(checkpoint->reader_, CheckpointReader::Create(checkpoint->files_, read));
   const fs::path config = fs::path(path) / "config.json";
   std::error_code error;
   if (fs::exists(config, error)) {
@@ -55,6 +61,34 @@ std::span<const std::byte> Checkpoint::Data(int tensor) const { return data_[sta
 const std::byte* Checkpoint::Base(int sender_rank, int tensor) const {
   CHECK(sender_rank == 0);
   return Data(tensor).data();
+}
+
+std::unique_ptr<BoxReader> Checkpoint::Read(std::vector<SourceBox> boxes) const { return reader_->Read(boxes); }
+
+ReadSummary Checkpoint::read_summary() const { return reader_->Summary(); }
+
+Result<bool> Checkpoint::SameBytes(int a, int b) const {
+  constexpr std::int64_t kPieceBytes = 1 << 20;
+  const std::span<const std::byte> of_a = Data(a);
+  const std::span<const std::byte> of_b = Data(b);
+  if (of_a.size() != of_b.size()) return false;
+  std::vector<SourceBox> pieces;
+  for (std::int64_t at = 0; at < std::ssize(of_a); at += kPieceBytes) {
+    const BoxShape shape{.dims = 1, .count = {std::min(kPieceBytes, std::ssize(of_a) - at)}};
+    const BoxPlace place{.offset = at, .stride = {1}};
+    pieces.push_back({of_a.data(), 1, shape, place});
+    pieces.push_back({of_b.data(), 1, shape, place});
+  }
+  const std::unique_ptr<BoxReader> reader = Read(pieces);
+  std::vector<std::byte> piece;
+  for (std::size_t i = 0; i < pieces.size(); i += 2) {
+    ASSIGN_OR_RETURN(const BoxView view_a, reader->Next());
+    const std::byte* first = view_a.base + view_a.place.offset;
+    piece.assign(first, first + pieces[i].shape.count[0]);
+    ASSIGN_OR_RETURN(const BoxView view_b, reader->Next());
+    if (std::memcmp(piece.data(), view_b.base + view_b.place.offset, piece.size()) != 0) return false;
+  }
+  return true;
 }
 
 }  // namespace bascule

@@ -11,9 +11,12 @@
 
 #include "base/status.h"
 #include "bridge/send/weight_source.h"
+#include "checkpoint/read_strategy.h"
 #include "checkpoint/safetensors.h"
 
 namespace bascule {
+
+class CheckpointReader;
 
 class Checkpoint final : public WeightSource {
  public:
@@ -30,7 +33,10 @@ class Checkpoint final : public WeightSource {
   //          "outside_directory"    a path or a link that leads out
   //          "ambiguous_files"      which of several files are meant cannot be told
   // else as SafetensorsFile
-  static Result<std::unique_ptr<Checkpoint>> Open(const std::string& path);
+  //
+  // FailedPrecondition "direct_unsupported"  `read` asks for what the file system does not do
+  static Result<std::unique_ptr<Checkpoint>> Open(const std::string& path, const ReadOptions& read = {});
+  ~Checkpoint() override;
 
   const std::string& path() const { return path_; }
   // The text of config.json; empty for a single file.
@@ -38,18 +44,24 @@ class Checkpoint final : public WeightSource {
   // Every stored tensor, under the names of the file, sorted by name.
   const std::vector<TensorSpec>& tensors() const { return layout_.tensors; }
   std::span<const std::byte> Data(int tensor) const;
+  // Whether two tensors hold the same bytes; they are read. Errors: see BoxReader::Next
+  Result<bool> SameBytes(int a, int b) const;
 
   const Layout& layout() const override { return layout_; }
   const std::byte* Base(int sender_rank, int tensor) const override;
+  // By the strategy of Open: nothing but what the boxes need is read.
+  std::unique_ptr<BoxReader> Read(std::vector<SourceBox> boxes) const override;
+  ReadSummary read_summary() const;
   void Release(std::span<const std::byte> memory) const override { SafetensorsFile::Release(memory); }
 
  private:
-  Checkpoint() = default;
+  Checkpoint();
   std::string path_;
   std::string config_json_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   Layout layout_;
   std::vector<std::span<const std::byte>> data_;
+  std::unique_ptr<CheckpointReader> reader_;
 };
 
 }  // namespace bascule

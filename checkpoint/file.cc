@@ -79,12 +79,16 @@ FileDescriptor::~FileDescriptor() {
   if (fd_ >= 0) close(fd_);
 }
 
+std::int64_t WriteTimeOf(const struct stat& facts) {
+  return static_cast<std::int64_t>(facts.st_mtim.tv_sec) * 1'000'000'000 + facts.st_mtim.tv_nsec;
+}
+
 Result<OpenFile> OpenRegularFile(const std::string& path) {
   FileDescriptor fd(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   struct stat facts {};
   if (fd.get() < 0 || fstat(fd.get(), &facts) != 0) return ReadFailure(path, errno);
   if (!S_ISREG(facts.st_mode)) return Status::PermissionDenied("file_not_readable", path + ": not a regular file");
-  return OpenFile{std::move(fd), facts.st_size};
+  return OpenFile{std::move(fd), facts.st_size, WriteTimeOf(facts)};
 }
 
 Result<std::string> RealPathOf(const FileDescriptor& fd) {

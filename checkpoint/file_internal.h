@@ -3,6 +3,8 @@
 // Thread-safety: thread-safe.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -30,7 +32,10 @@ class FileDescriptor {
 struct OpenFile {
   FileDescriptor fd;
   std::int64_t bytes = 0;
+  std::int64_t written_ns = 0;  // when its bytes were last written
 };
+
+std::int64_t WriteTimeOf(const struct stat& facts);
 
 // Opens a regular file for reading; a FIFO or a device is refused, not waited for. Messages name the path.
 //
@@ -58,7 +63,8 @@ Result<std::string> ReadTextFile(const std::string& path, std::int64_t bytes_max
 Status ReplaceFile(const std::string& path, const std::vector<std::span<const std::byte>>& pieces);
 
 // Writes all of `bytes` at `offset`, however many calls that takes. Errors as ReplaceFile; messages name the path.
-Status WriteAt(const FileDescriptor& fd, const std::string& path, std::int64_t offset, std::span<const std::byte> bytes);
+Status WriteAt(const FileDescriptor& fd, const std::string& path, std::int64_t offset,
+               std::span<const std::byte> bytes);
 // To disk. Errors as ReplaceFile.
 Status FlushFile(const FileDescriptor& fd, const std::string& path);
 // The error of a write to `path` that failed with `error_number`.

@@ -53,11 +53,15 @@ Result<std::int64_t> SafetensorsHeaderEnd(std::span<const std::byte> head, std::
 //                  | "trailing_bytes" | "file_truncated"
 Result<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> head, std::int64_t file_bytes);
 
-// A file opened for reading through a read-only mapping. Messages name the path.
+struct OpenFile;
+
+// A file opened for reading. Its header is read and checked; its data have addresses in a mapping, at which they can be
+// read as long as the file keeps its size and its device works: ReadBoxes reads without that risk. Messages name the
+// path.
 class SafetensorsFile {
  public:
-  // NotFound "file_not_found"; PermissionDenied "file_not_readable" (also what is no regular file); ResourceExhausted
-  // "map_failed"; Unavailable "read_failed"; DataLoss as above
+  // NotFound "file_not_found"; PermissionDenied "file_not_readable" (also what is no regular file)
+  // ResourceExhausted "map_failed"; Unavailable "read_failed"; DataLoss as above
   static Result<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
@@ -68,16 +72,23 @@ class SafetensorsFile {
   // Links followed.
   const std::string& real_path() const { return real_path_; }
   std::span<const std::byte> Data(const StoredTensor& tensor) const;
+  // All of it; only addresses, which cannot be read, where can_map() is false (a file system that maps no files).
+  std::span<const std::byte> mapping() const { return {mapping_, mapping_bytes_}; }
+  bool can_map() const { return can_map_; }
+  const OpenFile& opened() const { return *opened_; }
   // Lets go of the pages of `memory`, a part of some open file's data; they are read again when they are touched again.
   static void Release(std::span<const std::byte> memory);
 
  private:
-  SafetensorsFile() = default;
+  SafetensorsFile();
+  Status Map();
+  std::unique_ptr<const OpenFile> opened_;
   std::string path_;
   std::string real_path_;
   SafetensorsHeader header_;
   const std::byte* mapping_ = nullptr;
   std::size_t mapping_bytes_ = 0;
+  bool can_map_ = true;
 };
 
 // Writes to a temporary name beside `path`, fsyncs, renames: mappings of an older file at `path` stay valid. `tensors`

@@ -32,20 +32,32 @@ Result<SafetensorsHeader> ReadHeader(const OpenFile& file, const std::string& pa
 
 }  // namespace
 
+SafetensorsFile::SafetensorsFile() = default;
+
 Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
-  ASSIGN_OR_RETURN(const OpenFile opened, OpenRegularFile(path));
+  ASSIGN_OR_RETURN(OpenFile opened, OpenRegularFile(path));
   std::unique_ptr<SafetensorsFile> file(new SafetensorsFile());
   file->path_ = path;
   ASSIGN_OR_RETURN(file->real_path_, RealPathOf(opened.fd));
   ASSIGN_OR_RETURN(file->header_, ReadHeader(opened, path));
-  const auto bytes = static_cast<std::size_t>(opened.bytes);
-  void* mapping = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, opened.fd.get(), 0);
-  if (mapping == MAP_FAILED) {
-    return Status::ResourceExhausted("map_failed", fmt::format("{}: {} bytes: {}", path, bytes, std::strerror(errno)));
-  }
-  file->mapping_ = static_cast<const std::byte*>(mapping);
-  file->mapping_bytes_ = bytes;
+  file->opened_ = std::make_unique<OpenFile>(std::move(opened));
+  RETURN_IF_ERROR(file->Map());
   return file;
+}
+
+Status SafetensorsFile::Map() {
+  const auto bytes = static_cast<std::size_t>(opened_->bytes);
+  void* mapping = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, opened_->fd.get(), 0);
+  if (mapping == MAP_FAILED && errno == ENODEV) {
+    can_map_ = false;
+    mapping = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  }
+  if (mapping == MAP_FAILED) {
+    return Status::ResourceExhausted("map_failed", fmt::format("{}: {} bytes: {}", path_, bytes, std::strerror(errno)));
+  }
+  mapping_ = static_cast<const std::byte*>(mapping);
+  mapping_bytes_ = bytes;
+  return OkStatus();
 }
 
 SafetensorsFile::~SafetensorsFile() {

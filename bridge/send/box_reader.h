@@ -32,8 +32,8 @@ class BoxReader {
   virtual ~BoxReader() = default;
   // The next box, of those and in the order that the reader was made for. It may be read until the next call.
   //
-  // Memory has no failure. A source on disk: Unavailable "read_failed"; DataLoss "file_truncated" | "file_changed",
-  // with file and offset. Later calls fail the same.
+  // Memory has no failure. A source on disk: Unavailable "read_failed"; DataLoss "file_truncated" | "file_changed";
+  // DeadlineExceeded "read_stalled": with file and offset. Later calls fail the same.
   virtual Result<BoxView> Next() = 0;
 };
 

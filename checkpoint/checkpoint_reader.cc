@@ -1,0 +1,100 @@
+#include <algorithm>
+
+#include "base/log.h"
+#include "checkpoint/checkpoint_reader_internal.h"
+
+namespace bascule {
+namespace {
+
+// Requests that keep a fast device busy; the other strategies read ahead by way of the kernel.
+constexpr int kDirectThreads = 4;
+
+StorageFacts FactsOfAll(const std::vector<std::unique_ptr<SafetensorsFile>>& files) {
+  std::int64_t bytes = 0;
+  for (const auto& file : files) bytes += file->opened().bytes;
+  StorageFacts facts = files.empty() ? StorageFacts{} : FactsOf(files.front()->opened().fd.get(), bytes);
+  facts.can_map = std::all_of(files.begin(), files.end(), [](const auto& file) { return file->can_map(); });
+  return facts;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CheckpointReader>> CheckpointReader::Create(
+    const std::vector<std::unique_ptr<SafetensorsFile>>& files, const ReadOptions& options) {
+  std::unique_ptr<CheckpointReader> reader(new CheckpointReader(files, options));
+  RETURN_IF_ERROR(reader->OpenFiles(files));
+  return reader;
+}
+
+CheckpointReader::CheckpointReader(const std::vector<std::unique_ptr<SafetensorsFile>>& files,
+                                   const ReadOptions& options)
+    : options_(options), choice_(ChooseStrategy(options.strategy, FactsOfAll(files))) {
+  for (std::size_t f = 0; f < files.size(); ++f) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(files[f]->mapping().data());
+    places_.push_back({begin, begin + files[f]->mapping().size(), static_cast<int>(f)});
+  }
+  std::sort(places_.begin(), places_.end(), [](const Place& a, const Place& b) { return a.begin < b.begin; });
+}
+
+Status CheckpointReader::OpenFiles(const std::vector<std::unique_ptr<SafetensorsFile>>& files) {
+  for (const auto& file : files) {
+    switch (choice_.strategy) {
+      case ReadStrategy::kMmap:
+        files_.push_back(MappedFile(file->opened(), file->path(), file->mapping().data()));
+        break;
+      case ReadStrategy::kDirect: {
+        auto direct = DirectFile(file->opened(), file->path());
+        if (!direct.ok() && options_.strategy == ReadStrategy::kAuto) {
+          choice_ = {ReadStrategy::kRead, direct.status().message()};
+          files_.clear();
+          return OpenFiles(files);
+        }
+        RETURN_IF_ERROR(direct.status());
+        files_.push_back(*std::move(direct));
+        break;
+      }
+      default:
+        files_.push_back(BufferedFile(file->opened(), file->path()));
+    }
+  }
+  return OkStatus();
+}
+
+FileBox CheckpointReader::FileBoxOf(const SourceBox& box) const {
+  FileBox of{.item_bytes = box.item_bytes, .shape = box.shape, .place = box.place};
+  const auto address = reinterpret_cast<std::uintptr_t>(box.base);
+  const auto behind = std::upper_bound(places_.begin(), places_.end(), address,
+                                       [](std::uintptr_t at, const Place& place) { return at < place.begin; });
+  if (behind == places_.begin()) {
+    CHECK(of.Bytes() == 0);
+    return of;
+  }
+  const Place& place = *std::prev(behind);
+  CHECK(of.Bytes() == 0 || address < place.end);
+  of.file = place.file;
+  of.base_offset = static_cast<std::int64_t>(address - place.begin);
+  return of;
+}
+
+ReadSummary CheckpointReader::Summary() const {
+  return {.strategy = choice_.strategy,
+          .reason = choice_.reason,
+          .logical_bytes = counts_.logical_bytes,
+          .read_bytes = counts_.read_bytes,
+          .calls = counts_.calls};
+}
+
+std::unique_ptr<BoxReader> CheckpointReader::Read(const std::vector<SourceBox>& boxes) const {
+  if (!logged_.exchange(true) && !files_.empty()) {
+    LogInfo("checkpoint_read", "file={} files={} strategy={} why=\"{}\"", files_.front()->path(), files_.size(),
+            ReadStrategyName(choice_.strategy), choice_.reason);
+  }
+  std::vector<const ByteFile*> files;
+  for (const auto& file : files_) files.push_back(file.get());
+  std::vector<FileBox> file_boxes;
+  for (const SourceBox& box : boxes) file_boxes.push_back(FileBoxOf(box));
+  const int threads = choice_.strategy == ReadStrategy::kDirect ? kDirectThreads : 1;
+  return ReadFiles(std::move(files), std::move(file_boxes), threads, options_, counts_);
+}
+
+}  // namespace bascule

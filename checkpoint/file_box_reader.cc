@@ -1,0 +1,254 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "base/log.h"
+#include "base/mutex.h"
+#include "base/worker.h"
+#include "checkpoint/file_box_reader_internal.h"
+
+namespace bascule {
+namespace {
+
+constexpr std::int64_t kMemoryAlignment = 4096;
+constexpr Duration kProgressInterval = std::chrono::seconds(5);
+// A device that gives nothing for so long is stuck.
+constexpr Duration kStallMax = std::chrono::minutes(2);
+
+// Memory of a chunk, used again for the next.
+class AlignedMemory {
+ public:
+  ~AlignedMemory() { Free(); }
+  AlignedMemory() = default;
+  AlignedMemory(const AlignedMemory&) = delete;
+  AlignedMemory& operator=(const AlignedMemory&) = delete;
+
+  std::byte* data() const { return data_; }
+  std::span<std::byte> Of(std::int64_t bytes) {
+    const auto wanted = static_cast<std::size_t>(bytes);
+    if (wanted > size_) {
+      Free();
+      data_ = static_cast<std::byte*>(::operator new (wanted, std::align_val_t{kMemoryAlignment}));
+      size_ = wanted;
+    }
+    return {data_, wanted};
+  }
+
+ private:
+  void Free() {
+    if (data_ != nullptr) ::operator delete (data_, std::align_val_t{kMemoryAlignment});
+    data_ = nullptr;
+    size_ = 0;
+  }
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// Logs how far a long read is.
+class Progress {
+ public:
+  Progress(Clock& clock, std::int64_t total_bytes)
+      : clock_(clock), start_(clock.Now()), last_(start_), total_bytes_(total_bytes) {}
+
+  void Add(std::int64_t bytes) {
+    done_bytes_ += bytes;
+    const TimePoint now = clock_.Now();
+    if (now - last_ < kProgressInterval || done_bytes_ >= total_bytes_) return;
+    last_ = now;
+    const double seconds = std::chrono::duration<double>(now - start_).count();
+    const double rate = static_cast<double>(done_bytes_) / seconds;
+    LogInfo("checkpoint_progress", "bytes={} of={} mb_per_s={:.0f} seconds_left={:.0f}", done_bytes_, total_bytes_,
+            rate / 1e6, static_cast<double>(total_bytes_ - done_bytes_) / rate);
+  }
+
+ private:
+  Clock& clock_;
+  const TimePoint start_;
+  TimePoint last_;
+  const std::int64_t total_bytes_;
+  std::int64_t done_bytes_ = 0;
+};
+
+std::int64_t BytesOf(std::span<const FileBox> boxes) {
+  std::int64_t bytes = 0;
+  for (const FileBox& box : boxes) bytes += box.Bytes();
+  return bytes;
+}
+
+class FileBoxReader final : public BoxReader {
+ public:
+  FileBoxReader(std::vector<const ByteFile*> files, std::vector<FileBox> boxes, int threads, const ReadOptions& options,
+                ReadCounts& counts)
+      : files_(std::move(files)),
+        boxes_(std::move(boxes)),
+        options_(options),
+        counts_(counts),
+        progress_(*options.clock, BytesOf(boxes_)),
+        slots_(static_cast<std::size_t>(threads > 1 ? 2 * kReadAhead : kReadAhead)) {
+    for (const ByteFile* file : files_) alignment_.push_back(file->alignment());
+    CutChunks();
+    for (int i = 0; i < threads; ++i) {
+      workers_.emplace_back(fmt::format("read-{}", i), [this](std::stop_token) { ReadChunks(); });
+    }
+  }
+
+  ~FileBoxReader() override {
+    {
+      MutexLock lock(mu_);
+      stopped_ = true;
+    }
+    changed_.NotifyAll();
+  }
+
+  Result<BoxView> Next() override {
+    if (next_box_ == first_box_of_[chunk_ + 1]) Advance();
+    if (next_box_ == first_box_of_[chunk_]) RETURN_IF_ERROR(AwaitChunk());
+    const Slot& slot = SlotOf(chunk_);
+    const ChunkBox& box = slot.chunk.boxes[next_box_ - first_box_of_[chunk_]];
+    ++next_box_;
+    return BoxView{slot.memory.data() + box.memory_offset, box.place};
+  }
+
+ private:
+  struct Slot {
+    ReadChunk chunk;
+    AlignedMemory memory;
+    std::size_t ready = 0;  // number of the chunk that is read, + 1
+    Status status;
+  };
+
+  Slot& SlotOf(std::size_t chunk) { return slots_[chunk % slots_.size()]; }
+  std::span<const FileBox> BoxesOf(std::size_t chunk) const {
+    return std::span(boxes_).subspan(first_box_of_[chunk], first_box_of_[chunk + 1] - first_box_of_[chunk]);
+  }
+  std::size_t chunk_count() const { return first_box_of_.size() - 1; }
+
+  void CutChunks() {
+    first_box_of_.push_back(0);
+    std::int64_t bytes = 0;
+    for (std::size_t i = 0; i < boxes_.size(); ++i) {
+      if (bytes > 0 && bytes + boxes_[i].Bytes() > kChunkBytes) {
+        first_box_of_.push_back(i);
+        bytes = 0;
+      }
+      bytes += boxes_[i].Bytes();
+    }
+    first_box_of_.push_back(boxes_.size());
+  }
+
+  // The consumer is done with its chunk; its memory is free.
+  void Advance() {
+    CHECK(next_box_ < boxes_.size());
+    {
+      MutexLock lock(mu_);
+      consumed_ = ++chunk_;
+    }
+    changed_.NotifyAll();
+  }
+
+  Status AwaitChunk() {
+    Slot& slot = SlotOf(chunk_);
+    {
+      MutexLock lock(mu_);
+      const TimePoint give_up = options_.clock->Now() + kStallMax;
+      while (slot.ready != chunk_ + 1) {
+        if (!options_.clock->WaitUntil(changed_, mu_, give_up)) return Stalled();
+      }
+      RETURN_IF_ERROR(slot.status);
+    }
+    progress_.Add(BytesOf(BoxesOf(chunk_)));
+    // What was read last came after all the rest, so that one look says of everything that it was one file.
+    if (chunk_ + 1 < chunk_count()) return OkStatus();
+    for (const ByteFile* file : files_) {
+      RETURN_IF_ERROR(file->CheckUnchanged());
+      // The kernel keeps blocks that lie across the ends of ranges.
+      if (options_.drop_cache) file->Forget(0, file->bytes());
+    }
+    return OkStatus();
+  }
+
+  Status Stalled() const {
+    const std::span<const FileBox> boxes = BoxesOf(chunk_);
+    const std::string file = boxes.empty() ? "" : files_[static_cast<std::size_t>(boxes.front().file)]->path();
+    return Status::DeadlineExceeded("read_stalled", fmt::format("{}: nothing came in {:.0f} s", file,
+                                                                std::chrono::duration<double>(kStallMax).count()));
+  }
+
+  void ReadChunks() {
+    while (const std::optional<std::size_t> chunk = TakeChunk()) {
+      Slot& slot = SlotOf(*chunk);
+      Status status = Fill(*chunk, slot);
+      {
+        MutexLock lock(mu_);
+        slot.ready = *chunk + 1;
+        slot.status = std::move(status);
+      }
+      changed_.NotifyAll();
+    }
+  }
+
+  // The next chunk to read, once a slot is free.
+  std::optional<std::size_t> TakeChunk() {
+    MutexLock lock(mu_);
+    while (!stopped_ && next_chunk_ < chunk_count() && next_chunk_ >= consumed_ + slots_.size()) {
+      options_.clock->WaitUntil(changed_, mu_, options_.clock->Now() + kStallMax);
+    }
+    if (stopped_ || next_chunk_ == chunk_count()) return std::nullopt;
+    return next_chunk_++;
+  }
+
+  Status Fill(std::size_t number, Slot& slot) const {
+    slot.chunk = PlanChunk(BoxesOf(number), alignment_);
+    const std::span<std::byte> memory = slot.memory.Of(slot.chunk.memory_bytes);
+    std::int64_t calls = 0;
+    for (const FileRange& range : slot.chunk.ranges) {
+      const ByteFile& file = *files_[static_cast<std::size_t>(range.file)];
+      // The last block of a file is as long as the file is.
+      const std::int64_t wanted = std::min(range.bytes, file.bytes() - range.offset);
+      const auto target =
+          memory.subspan(static_cast<std::size_t>(range.memory_offset), static_cast<std::size_t>(range.bytes));
+      RETURN_IF_ERROR(ReadRange(file, range.offset, wanted, target, calls));
+      counts_.read_bytes += wanted;
+      if (options_.drop_cache) file.Forget(range.offset, range.bytes);
+    }
+    for (const Gather& gather : slot.chunk.gathers) {
+      std::memcpy(&memory[static_cast<std::size_t>(gather.to)], &memory[static_cast<std::size_t>(gather.from)],
+                  static_cast<std::size_t>(gather.bytes));
+    }
+    counts_.calls += calls;
+    counts_.logical_bytes += BytesOf(BoxesOf(number));
+    return OkStatus();
+  }
+
+  const std::vector<const ByteFile*> files_;
+  const std::vector<FileBox> boxes_;
+  const ReadOptions options_;
+  ReadCounts& counts_;
+  std::vector<std::int64_t> alignment_;
+  std::vector<std::size_t> first_box_of_;  // per chunk, and the end
+  // The consumer's own.
+  std::size_t next_box_ = 0;
+  std::size_t chunk_ = 0;
+  Progress progress_;
+
+  Mutex mu_;  // Guards who has which slot; never held across a read.
+  CondVar changed_;
+  std::size_t next_chunk_ GUARDED_BY(mu_) = 0;
+  std::size_t consumed_ GUARDED_BY(mu_) = 0;  // chunks that the consumer is done with
+  bool stopped_ GUARDED_BY(mu_) = false;
+  std::vector<Slot> slots_;  // a reading thread's from TakeChunk until it is ready, then the consumer's
+  std::vector<Worker> workers_;
+};
+
+}  // namespace
+
+std::unique_ptr<BoxReader> ReadFiles(std::vector<const ByteFile*> files, std::vector<FileBox> boxes, int threads,
+                                     const ReadOptions& options, ReadCounts& counts) {
+  return std::make_unique<FileBoxReader>(std::move(files), std::move(boxes), threads, options, counts);
+}
+
+}  // namespace bascule
