@@ -8,6 +8,7 @@
 
 #include "checkpoint/byte_file_internal.h"
 #include "checkpoint/guarded_copy_internal.h"
+#include "checkpoint/safetensors.h"
 
 namespace bascule {
 namespace {
@@ -61,10 +62,12 @@ class Mapped final : public OpenedFile {
     if (offset >= bytes()) return 0;
     const std::span<std::byte> wanted =
         target.first(std::min(target.size(), static_cast<std::size_t>(bytes() - offset)));
-    if (GuardedCopy(mapping_ + offset, wanted)) return static_cast<std::int64_t>(wanted.size());
+    const bool whole = GuardedCopy(mapping_ + offset, wanted);
+    // What is copied need not stay in this process.
+    SafetensorsFile::Release({mapping_ + offset, wanted.size()});
+    if (whole) return static_cast<std::int64_t>(wanted.size());
     // What is wrong, and from where on, a read of the same range can say.
-    const std::int64_t got = OpenedFile::ReadSome(offset, wanted);
-    return got;
+    return OpenedFile::ReadSome(offset, wanted);
   }
 
  private:

@@ -6,6 +6,7 @@
 #include "tools/dtype_option.h"
 #include "tools/logical_checkpoint.h"
 #include "tools/options.h"
+#include "tools/read_option.h"
 
 namespace bascule {
 namespace {
@@ -14,6 +15,7 @@ struct DigestOptions {
   std::string checkpoint;
   bool tensors = false;
   WantedDType dtype = WantedDType::kKeep;
+  ReadOptions read;
 };
 
 std::string DigestText(const CheckpointDigest& digest, bool tensors) {
@@ -35,7 +37,7 @@ Json DigestJson(const CheckpointDigest& digest, bool tensors) {
 }
 
 Outcome RunDigest(Program& program, const DigestOptions& options) {
-  ASSIGN_OR_RETURN(const LogicalCheckpoint checkpoint, LogicalCheckpoint::Open(options.checkpoint));
+  ASSIGN_OR_RETURN(const LogicalCheckpoint checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
   std::vector<TensorSpec> specs = checkpoint.tensors();
   for (TensorSpec& spec : specs) spec.dtype = StorageDType(spec.dtype, options.dtype);
   ASSIGN_OR_RETURN(const CheckpointDigest digest, DigestCheckpoint(checkpoint, std::move(specs)));
@@ -56,6 +58,7 @@ Command DigestCommand(CLI::App& parent) {
   app->add_option("checkpoint", options->checkpoint, "a directory or a .safetensors file")->required();
   app->add_flag("--tensors", options->tensors, "print the digest of each tensor too");
   AddDType(*app, options->dtype, "digest the tensors as an engine of this type holds them");
+  AddReadOptions(*app, options->read);
   return {app, [options](Program& program) { return RunDigest(program, *options); }};
 }
 

@@ -8,6 +8,7 @@
 #include "tools/dtype_option.h"
 #include "tools/engine_process.h"
 #include "tools/options.h"
+#include "tools/read_option.h"
 
 namespace bascule {
 namespace {
@@ -20,24 +21,31 @@ struct EngineOptions {
   std::string flip = "shadow";
   std::string run = "checkpoint";
   std::uint64_t version = 0;
+  ReadOptions read;
   Duration load_deadline = std::chrono::minutes(30);
 };
 
-void SayReady(Output& out, const WeightVersion& version, double load_ms) {
+void SayReady(Output& out, const WeightVersion& version, const ReadSummary& read, double load_ms) {
   if (out.json()) {
     out.PrintObject(Json{{"event", "ready"},
                          {"version", version.number},
                          {"run", version.run},
                          {"digest", version.digest.ToHex()},
-                         {"load_ms", load_ms}});
+                         {"load_ms", load_ms},
+                         {"read",
+                          {{"strategy", ReadStrategyName(read.strategy)},
+                           {"logical_bytes", read.logical_bytes},
+                           {"read_bytes", read.read_bytes},
+                           {"calls", read.calls}}}});
   } else {
-    out.PrintText(fmt::format("ready     version {} (digest {}) in {:.0f} ms", version.ToString(),
-                              version.digest.ToHex(), load_ms));
+    out.PrintText(fmt::format("ready     version {} (digest {}) in {:.0f} ms; {} bytes by --read {}, {} needed",
+                              version.ToString(), version.digest.ToHex(), load_ms, read.read_bytes,
+                              ReadStrategyName(read.strategy), read.logical_bytes));
   }
 }
 
 Outcome RunEngine(Program& program, const EngineOptions& options) {
-  ASSIGN_OR_RETURN(auto checkpoint, LogicalCheckpoint::Open(options.checkpoint));
+  ASSIGN_OR_RETURN(auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
   ASSIGN_OR_RETURN(const auto engine, EngineProcess::Start(options.process, checkpoint));
   program.out.PrintListening(engine->address());
   Clock& clock = Clock::Real();
@@ -46,7 +54,7 @@ Outcome RunEngine(Program& program, const EngineOptions& options) {
                                  Deadline::After(clock, options.load_deadline), program.interrupt.token());
   if (program.interrupt.requested()) return program.interrupt.StopStatusOfServer();
   if (!live.ok()) return live.status().WithContext(options.checkpoint);
-  SayReady(program.out, *live, MsOf(clock.Now() - began));
+  SayReady(program.out, *live, checkpoint.read_summary(), MsOf(clock.Now() - began));
   program.interrupt.Wait();
   return program.interrupt.StopStatusOfServer();
 }
@@ -77,6 +85,7 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
   AddNumber(app, "--version", options.version, "number of the checkpoint's version");
   app.add_option("--run", options.run, "run of the checkpoint's version")->capture_default_str();
   AddDuration(app, "--load-deadline", options.load_deadline, "by when the checkpoint is loaded");
+  AddReadOptions(app, options.read);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "tools/logical_checkpoint.h"
 
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -32,10 +31,10 @@ bool IsTied(const std::string& config_json) {
 }  // namespace
 
 LogicalCheckpoint::LogicalCheckpoint(std::unique_ptr<Checkpoint> stored, Result<ModelConfig> config)
-    : stored_(std::move(stored)), config_(std::move(config)), source_(/*trainer_ranks=*/1) {}
+    : stored_(std::move(stored)), config_(std::move(config)), source_(/*trainer_ranks=*/1, *stored_) {}
 
-Result<LogicalCheckpoint> LogicalCheckpoint::Open(const std::string& path) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> stored, Checkpoint::Open(path));
+Result<LogicalCheckpoint> LogicalCheckpoint::Open(const std::string& path, const ReadOptions& read) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> stored, Checkpoint::Open(path, read));
   auto config = ConfigOf(*stored);
   // A broken config is an error; one that is missing, or of a model that we cannot run, leaves what needs none.
   if (!config.ok() && config.status().reason() == "bad_config") return config.status();
@@ -51,7 +50,8 @@ Status LogicalCheckpoint::AddTensors() {
     ASSIGN_OR_RETURN(canonical, CanonicalSenderLayout(*config_, stored_->layout(), &ignored));
   }
   for (const MapRow& row : canonical.ranks[0].rows) {
-    if (IsDropped(canonical, row, ignored)) continue;
+    ASSIGN_OR_RETURN(const bool dropped, IsDropped(canonical, row, ignored));
+    if (dropped) continue;
     const TensorSpec& tensor = canonical.tensors[static_cast<std::size_t>(row.logical)];
     // A stored tensor is one logical tensor or several, one behind the other: each is contiguous.
     const Dims& stored_shape = canonical.ranks[0].tensors[static_cast<std::size_t>(row.local)].shape;
@@ -62,8 +62,8 @@ Status LogicalCheckpoint::AddTensors() {
   return OkStatus();
 }
 
-bool LogicalCheckpoint::IsDropped(const Layout& canonical, const MapRow& row,
-                                  const std::vector<std::string>& ignored) const {
+Result<bool> LogicalCheckpoint::IsDropped(const Layout& canonical, const MapRow& row,
+                                          const std::vector<std::string>& ignored) const {
   const auto tensor_of = [&](const MapRow& r) { return canonical.tensors[static_cast<std::size_t>(r.logical)]; };
   const TensorSpec tensor = tensor_of(row);
   if (tensor.name != kHead) return std::find(ignored.begin(), ignored.end(), tensor.name) != ignored.end();
@@ -74,8 +74,7 @@ bool LogicalCheckpoint::IsDropped(const Layout& canonical, const MapRow& row,
   if (twin == rows.end() || tensor_of(*twin).dtype != tensor.dtype || tensor_of(*twin).shape != tensor.shape) {
     return false;
   }
-  return std::memcmp(stored_->Base(0, row.local), stored_->Base(0, twin->local),
-                     static_cast<std::size_t>(tensor.Bytes())) == 0;
+  return stored_->SameBytes(row.local, twin->local);
 }
 
 DType StorageDType(DType stored, WantedDType wanted) {

@@ -26,7 +26,7 @@ class LogicalCheckpoint {
   // know, tensors keep the names they are stored under.
   //
   // as Checkpoint::Open and CanonicalSenderLayout; InvalidArgument "bad_config"
-  static Result<LogicalCheckpoint> Open(const std::string& path);
+  static Result<LogicalCheckpoint> Open(const std::string& path, const ReadOptions& read = {});
 
   const std::string& path() const { return stored_->path(); }
   // Why there is no config to run the model by.
@@ -36,12 +36,14 @@ class LogicalCheckpoint {
   const std::vector<TensorSpec>& tensors() const { return source_.layout().tensors; }
   // One sending rank that holds every tensor whole; memory of this checkpoint.
   const TensorSource& source() const { return source_; }
+  // What was read of it so far, and how.
+  ReadSummary read_summary() const { return stored_->read_summary(); }
 
  private:
   LogicalCheckpoint(std::unique_ptr<Checkpoint> stored, Result<ModelConfig> config);
   Status AddTensors();
   // True for what is not a tensor of its own: the head of a tied model that equals the embedding, derived buffers.
-  bool IsDropped(const Layout& canonical, const MapRow& row, const std::vector<std::string>& ignored) const;
+  Result<bool> IsDropped(const Layout& canonical, const MapRow& row, const std::vector<std::string>& ignored) const;
 
   std::unique_ptr<Checkpoint> stored_;
   Result<ModelConfig> config_;

@@ -12,6 +12,7 @@
 #include "tools/options.h"
 #include "tools/publish_progress.h"
 #include "tools/publish_report.h"
+#include "tools/read_option.h"
 #include "trainer_side/grpc/version_status_service.h"
 #include "trainer_side/weight_publisher.h"
 
@@ -32,6 +33,7 @@ struct PublishOptions {
   std::vector<std::string> ignore;
   Duration deadline = std::chrono::minutes(5);
   std::string listen;
+  ReadOptions read;
 };
 
 // The ways a publisher can reach its replicas.
@@ -76,7 +78,7 @@ Result<PublishReport> WaitForReport(Program& program, const PublishOptions& opti
 }
 
 Outcome RunPublish(Program& program, const PublishOptions& options) {
-  ASSIGN_OR_RETURN(const auto checkpoint, LogicalCheckpoint::Open(options.checkpoint));
+  ASSIGN_OR_RETURN(const auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
   Dialers dialers;
   ASSIGN_OR_RETURN(const auto publisher, WeightPublisher::Create(PublisherOptionsOf(options, checkpoint, dialers),
                                                                  TensorSource(checkpoint.source())));
@@ -117,6 +119,7 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
       ->type_name("PATTERN");
   AddDuration(app, "--deadline", options.deadline, "of the whole publish");
   AddAddress(app, "--listen", options.listen, "serve the publisher's own status meanwhile");
+  AddReadOptions(app, options.read);
 }
 
 }  // namespace

@@ -1,0 +1,24 @@
+// --read STRATEGY and --drop-cache, as every command has them that reads a checkpoint.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <string>
+
+#include "checkpoint/read_strategy.h"
+
+namespace bascule {
+
+inline void AddReadOptions(CLI::App& app, ReadOptions& target) {
+  static const std::map<std::string, ReadStrategy> kNames = {{"auto", ReadStrategy::kAuto},
+                                                             {"mmap", ReadStrategy::kMmap},
+                                                             {"read", ReadStrategy::kRead},
+                                                             {"direct", ReadStrategy::kDirect}};
+  app.add_option("--read", target.strategy, "how files are read; auto goes by file system, size and free memory")
+      ->transform(CLI::CheckedTransformer(kNames).description(""))
+      ->type_name("auto|mmap|read|direct")
+      ->default_str("auto");
+  app.add_flag("--drop-cache", target.drop_cache, "let the page cache forget what was read");
+}
+
+}  // namespace bascule
