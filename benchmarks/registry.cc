@@ -6,6 +6,7 @@
 #include "benchmarks/benchmark.h"
 #include "benchmarks/decode_benchmarks.h"
 #include "benchmarks/kernel_benchmarks.h"
+#include "benchmarks/load_benchmarks.h"
 #include "benchmarks/peer_process.h"
 #include "benchmarks/row_message.h"
 #include "benchmarks/sync_benchmarks.h"
@@ -21,6 +22,8 @@ constexpr Benchmark kBenchmarks[] = {
     {"unpack", "frames into a slot, with the digest of what lies there", RunUnpackBenchmark},
     {"shm", "frames copied into and out of shared memory, between two processes", RunShmBenchmark},
     {"grpc", "frames copied into and out of a gRPC stream, over the loopback interface", RunGrpcBenchmark},
+    {"cold_load", "a checkpoint from disk into an engine, past the page cache", RunColdLoadBenchmark},
+    {"warm_load", "the same from the page cache; its memory, and what 8 ranks read", RunWarmLoadBenchmark},
     {"sync_shm", "a publish over shared memory to an engine process, until it is verified", RunSyncShmBenchmark},
     {"sync_grpc", "the same over gRPC", RunSyncGrpcBenchmark},
 #if defined(BASCULE_GLOO)

@@ -87,6 +87,30 @@ TEST(BenchmarksTest, ATransportRowIsARateBesideALimit) {
   }
 }
 
+TEST(BenchmarksTest, AColdLoadIsARateBesideABareReadOfTheDisk) {
+  std::vector<BenchmarkRow> rows;
+  const Status status = RunBenchmarks("cold_load", kSmall, [&](const BenchmarkRow& row) { rows.push_back(row); });
+  if (status.reason() == "direct_unsupported") GTEST_SKIP() << "/var/tmp is on a file system without O_DIRECT";
+
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].unit, "GB/s");
+  EXPECT_GT(rows[0].value, 0.0);
+}
+
+TEST(BenchmarksTest, AWarmLoadSaysWhatItTakesBesidesTheSlotAndThatEightRanksReadTheFileOnce) {
+  const std::vector<BenchmarkRow> rows = RowsOf("warm_load");
+
+  ASSERT_EQ(rows.size(), 5u);
+  EXPECT_EQ(rows[0].name, "warm_load_read");
+  EXPECT_EQ(rows[1].name, "warm_load_mmap");
+  EXPECT_EQ(rows[3].name, "load_extra_memory");
+  EXPECT_EQ(rows[4].name, "load_tp8_bytes_read");
+  // Every rank has the norms, which are small, and every other byte is read by one of them.
+  EXPECT_GE(rows[4].ratio(), 1.0);
+  EXPECT_LT(rows[4].ratio(), 1.02);
+}
+
 TEST(BenchmarksTest, ASyncOverSharedMemoryIsATimeBesideMemcpy) {
   const std::vector<BenchmarkRow> rows = RowsOf("sync_shm");
 

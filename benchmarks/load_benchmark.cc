@@ -1,0 +1,262 @@
+// A checkpoint from disk into an engine's slot, along the way that every version takes: plan, staging, verify, flip.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <new>
+
+#include "base/worker.h"
+#include "benchmarks/bench_model.h"
+#include "benchmarks/load_benchmarks.h"
+#include "benchmarks/measure.h"
+#include "bridge/plan/planner.h"
+#include "bridge/send/publish_session.h"
+#include "bridge/session/loopback/loopback_control.h"
+#include "bridge/transport/loopback/dialer.h"
+#include "bridge/transport/loopback/listener.h"
+#include "checkpoint/checkpoint.h"
+#include "engine_side/weight_receiver.h"
+#include "model/engine_layout.h"
+
+namespace bascule {
+namespace {
+
+constexpr std::int64_t kRequestBytes = 4 << 20;
+constexpr int kDirectRequests = 4;
+constexpr Duration kLoadDeadline = std::chrono::minutes(2);
+
+// A model's checkpoint in a folder of its own, on a disk rather than in memory where there is one.
+class BenchCheckpoint {
+ public:
+  static Result<std::unique_ptr<BenchCheckpoint>> Write(const ModelConfig& config) {
+    std::unique_ptr<BenchCheckpoint> checkpoint(new BenchCheckpoint());
+    if (mkdtemp(checkpoint->directory_.data()) == nullptr) {
+      return Status::PermissionDenied("directory_not_writable", checkpoint->directory_);
+    }
+    const std::vector<TensorSpec> tensors = LogicalTensors(config, DType::kBf16);
+    ASSIGN_OR_RETURN(const auto weights, RandomBf16Weights(tensors));
+    std::vector<std::span<const std::byte>> data;
+    std::size_t at = 0;
+    for (const TensorSpec& tensor : tensors) {
+      data.push_back(weights->bytes().subspan(at, static_cast<std::size_t>(tensor.Bytes())));
+      at += data.back().size();
+    }
+    RETURN_IF_ERROR(WriteSafetensors(checkpoint->path(), tensors, data, {}));
+    checkpoint->bytes_ = at;
+    return checkpoint;
+  }
+
+  ~BenchCheckpoint() {
+    std::error_code ignored;
+    std::filesystem::remove_all(directory_, ignored);
+  }
+
+  std::string path() const { return directory_ + "/model.safetensors"; }
+  std::size_t bytes() const { return bytes_; }
+
+  void DropFromCache() const {
+    const int fd = open(path().c_str(), O_RDONLY | O_CLOEXEC);
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+  }
+
+  // All of it, with nothing done to what is read: past the page cache, or from it into `target`.
+  Status ReadDirect() const;
+  Status ReadCached(std::span<std::byte> target) const;
+
+ private:
+  BenchCheckpoint() = default;
+  std::string directory_ = "/var/tmp/bascule-bench-XXXXXX";
+  std::size_t bytes_ = 0;
+};
+
+Status BenchCheckpoint::ReadDirect() const {
+  const int fd = open(path().c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+  if (fd < 0) return Status::FailedPrecondition("direct_unsupported", path());
+  std::atomic<std::int64_t> next = 0;
+  {
+    std::vector<Worker> workers;
+    for (int i = 0; i < kDirectRequests; ++i) {
+      workers.emplace_back("direct", [&](std::stop_token) {
+        constexpr std::align_val_t kAlignment{4096};
+        void* block = ::operator new(kRequestBytes, kAlignment);
+        while (pread(fd, block, kRequestBytes, next.fetch_add(kRequestBytes)) > 0) continue;
+        ::operator delete(block, kAlignment);
+      });
+    }
+  }
+  close(fd);
+  return OkStatus();
+}
+
+Status BenchCheckpoint::ReadCached(std::span<std::byte> target) const {
+  const int fd = open(path().c_str(), O_RDONLY | O_CLOEXEC);
+  std::int64_t at = 0;
+  while (!target.empty()) {
+    const ssize_t got = pread(fd, target.data(), std::min<std::size_t>(target.size(), kRequestBytes), at);
+    if (got <= 0) break;
+    at += got;
+    target = target.subspan(static_cast<std::size_t>(got));
+  }
+  close(fd);
+  return target.empty() ? OkStatus() : Status::Unavailable("read_failed", path());
+}
+
+// An engine's memory and receiver, and nothing that decodes.
+class LoadEngine {
+ public:
+  static Result<std::unique_ptr<LoadEngine>> Create(const ModelConfig& config) {
+    std::unique_ptr<LoadEngine> engine(new LoadEngine());
+    ASSIGN_OR_RETURN(EngineLayout layout, MakeEngineLayout(config, DType::kBf16));
+    ASSIGN_OR_RETURN(engine->listener_, LoopbackListener::Create(engine->network_, "engine"));
+    const TimePoint start = Clock::Real().Now();
+    ASSIGN_OR_RETURN(engine->receiver_,
+                     WeightReceiver::Create(
+                         {.layout = std::move(layout.layout), .listeners = {engine->listener_.get()}}, engine->hooks_));
+    engine->prefault_seconds_ = std::chrono::duration<double>(Clock::Real().Now() - start).count();
+    WeightReceiver& receiver = *engine->receiver_;
+    ASSIGN_OR_RETURN(engine->serving_, engine->control_.Listen("engine", [&receiver](ControlChannel& channel) {
+      static_cast<void>(receiver.Serve(channel));
+    }));
+    return engine;
+  }
+
+  // Opens and loads the checkpoint; gives the seconds.
+  Result<double> Load(const std::string& path, ReadStrategy strategy) {
+    const TimePoint start = Clock::Real().Now();
+    ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(path, {.strategy = strategy}));
+    LoopbackDialer dialer(network_);
+    ConnectionOptions connection;
+    connection.address = "engine";
+    connection.control = &control_;
+    connection.transports = {&dialer};
+    VersionOffer offer;
+    offer.run = "benchmark";
+    offer.number = ++version_;
+    offer.new_run = version_ == 1;
+    const SendReport report = PublishOnce(*checkpoint, std::move(connection), std::move(offer),
+                                          Deadline::After(Clock::Real(), kLoadDeadline), {});
+    RETURN_IF_ERROR(report.status);
+    return std::chrono::duration<double>(Clock::Real().Now() - start).count();
+  }
+
+  double prefault_seconds() const { return prefault_seconds_; }
+  std::size_t memory_bytes() const {
+    return static_cast<std::size_t>(2 * receiver_->status().slot_bytes.front());  // two slots
+  }
+
+ private:
+  LoadEngine() = default;
+  IdleHooks hooks_;
+  LoopbackControl control_;
+  LoopbackNetwork network_;
+  std::unique_ptr<LoopbackListener> listener_;
+  std::unique_ptr<WeightReceiver> receiver_;
+  std::unique_ptr<LoopbackControl::Listener> serving_;
+  double prefault_seconds_ = 0;
+  std::uint64_t version_ = 0;
+};
+
+// A line of /proc/self/status, in MB.
+double ProcessMemory(std::string_view key) {
+  std::ifstream lines("/proc/self/status");
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(key)) return std::strtod(line.c_str() + key.size(), nullptr) * 1024 / 1e6;
+  }
+  return 0;
+}
+
+// What a load holds at its peak beyond what the engine holds before and after it.
+Result<double> ExtraMemory(LoadEngine& engine, const std::string& path) {
+  std::ofstream("/proc/self/clear_refs") << "5";  // forgets the peak so far
+  const double before = ProcessMemory("VmRSS:");
+  RETURN_IF_ERROR(engine.Load(path, ReadStrategy::kRead).status());
+  return ProcessMemory("VmHWM:") - before;
+}
+
+// What 8 engine ranks read that load one after another, each only what it holds.
+Result<double> BytesReadByEightRanks(const ModelConfig& config, const std::string& path) {
+  ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(path, {.strategy = ReadStrategy::kRead}));
+  ASSIGN_OR_RETURN(const EngineLayout engine, MakeEngineLayout(config, DType::kBf16, {.tensor = 8}));
+  ASSIGN_OR_RETURN(const Plan plan, MakePlan(checkpoint->layout(), engine.layout, {}));
+  const BucketPacker packer(plan, *checkpoint);
+  for (std::int32_t rank = 0; rank < 8; ++rank) {
+    std::vector<std::uint32_t> buckets;
+    std::size_t boxes = 0;
+    for (std::uint32_t b = 0; b < plan.buckets.size(); ++b) {
+      if (plan.routes[static_cast<std::size_t>(plan.buckets[b].route)].engine_rank != rank) continue;
+      buckets.push_back(b);
+      boxes += plan.buckets[b].slices.size();
+    }
+    const std::unique_ptr<BoxReader> reader = packer.Read(buckets);
+    for (std::size_t box = 0; box < boxes; ++box) RETURN_IF_ERROR(reader->Next().status());
+  }
+  return static_cast<double>(checkpoint->read_summary().read_bytes);
+}
+
+double Megabytes(double bytes) { return bytes / 1e6; }
+
+}  // namespace
+
+Result<std::vector<BenchmarkRow>> RunColdLoadBenchmark(const BenchmarkScale& scale) {
+  const ModelConfig config = ModelOfAbout(scale.model_bytes);
+  ASSIGN_OR_RETURN(const auto checkpoint, BenchCheckpoint::Write(config));
+  ASSIGN_OR_RETURN(const auto engine, LoadEngine::Create(config));
+  const Measured contenders[] = {
+      [&] {
+        checkpoint->DropFromCache();
+        return engine->Load(checkpoint->path(), ReadStrategy::kDirect);
+      },
+      [&]() -> Result<double> {
+        checkpoint->DropFromCache();
+        Status status;
+        const double seconds = SecondsOf([&] { status = checkpoint->ReadDirect(); });
+        RETURN_IF_ERROR(status);
+        return seconds;
+      },
+  };
+
+  ASSIGN_OR_RETURN(const std::vector<double> seconds, MedianSeconds(contenders, scale.rounds));
+
+  return std::vector<BenchmarkRow>{{"cold_load", GigabytesPerSecond(checkpoint->bytes(), seconds[0]), "GB/s",
+                                    GigabytesPerSecond(checkpoint->bytes(), seconds[1]),
+                                    "O_DIRECT read of the same file, 4 requests in flight"}};
+}
+
+Result<std::vector<BenchmarkRow>> RunWarmLoadBenchmark(const BenchmarkScale& scale) {
+  const ModelConfig config = ModelOfAbout(scale.model_bytes);
+  ASSIGN_OR_RETURN(const auto checkpoint, BenchCheckpoint::Write(config));
+  ASSIGN_OR_RETURN(const auto target, NoiseBuffer(checkpoint->bytes()));
+  ASSIGN_OR_RETURN(const auto engine, LoadEngine::Create(config));
+  const Measured contenders[] = {
+      [&] { return engine->Load(checkpoint->path(), ReadStrategy::kRead); },
+      [&] { return engine->Load(checkpoint->path(), ReadStrategy::kMmap); },
+      [&]() -> Result<double> {
+        Status status;
+        const double seconds = SecondsOf([&] { status = checkpoint->ReadCached(target->bytes()); });
+        RETURN_IF_ERROR(status);
+        return seconds;
+      },
+  };
+
+  ASSIGN_OR_RETURN(const std::vector<double> seconds, MedianSeconds(contenders, scale.rounds));
+  ASSIGN_OR_RETURN(const double extra, ExtraMemory(*engine, checkpoint->path()));
+  ASSIGN_OR_RETURN(const double read_by_eight, BytesReadByEightRanks(config, checkpoint->path()));
+
+  const std::size_t bytes = checkpoint->bytes();
+  const double limit = GigabytesPerSecond(bytes, seconds[2]);
+  constexpr const char* kLimit = "pread from the page cache into prefaulted memory, one thread";
+  return std::vector<BenchmarkRow>{
+      {"warm_load_read", GigabytesPerSecond(bytes, seconds[0]), "GB/s", limit, kLimit},
+      {"warm_load_mmap", GigabytesPerSecond(bytes, seconds[1]), "GB/s", limit, kLimit},
+      {"load_prefault", GigabytesPerSecond(engine->memory_bytes(), engine->prefault_seconds()), "GB/s", limit, kLimit},
+      {"load_extra_memory", extra, "MB", Megabytes(static_cast<double>(bytes)), "the slot"},
+      {"load_tp8_bytes_read", Megabytes(read_by_eight), "MB", Megabytes(static_cast<double>(bytes)),
+       "the file, for 8 ranks one after another"},
+  };
+}
+
+}  // namespace bascule
