@@ -4,6 +4,7 @@
 
 #include "bridge/plan/nearest_name.h"
 #include "model/engine_layout.h"
+#include "model/family_check.h"
 #include "model/name_resolver.h"
 #include "model/rank_builder.h"
 
@@ -24,6 +25,11 @@ class CanonicalLayoutBuilder {
   Status Add(const TensorSpec& stored) {
     NameResolver::Resolved resolved = names_.Resolve(stored.name);
     if (resolved.spelling != nullptr) return AddSpelling(stored, *resolved.spelling);
+    if (resolved.logical != nullptr && IsScaleInOtherShape(stored, *resolved.logical)) {
+      whole_.push_back(kFill);
+      spelled_.emplace_back();
+      return AddScale(stored, *resolved.logical);
+    }
     if (resolved.logical != nullptr) CheckShape(stored, resolved.logical->shape, resolved.logical->rule);
     spelled_.emplace_back();
     whole_.push_back(static_cast<std::int32_t>(tensors_.size()));
@@ -74,10 +80,24 @@ class CanonicalLayoutBuilder {
     return OkStatus();
   }
 
+  // Scales are stored with and without dimensions of one element: [] and [1], [rows] and [rows, 1].
+  static bool IsScaleInOtherShape(const TensorSpec& stored, const LogicalTensor& wanted) {
+    return EndsAsScale(wanted.name) && stored.shape != wanted.shape &&
+           SameElements(Box::Whole(stored.shape), Box::Whole(wanted.shape));
+  }
+
+  Status AddScale(const TensorSpec& stored, const LogicalTensor& wanted) {
+    spelled_.back().push_back(
+        {static_cast<std::int32_t>(tensors_.size()), Box::Whole(stored.shape), Box::Whole(wanted.shape)});
+    return AddTensor({wanted.name, stored.dtype, wanted.shape}, stored.name);
+  }
+
   // A spelling is an engine tensor of a single rank: the same code says what lies where in it.
   Status AddSpelling(const TensorSpec& stored, const TableTensor& spelling) {
     whole_.push_back(kFill);
     std::vector<Spelled>& parts = spelled_.emplace_back();
+    const LogicalTensor& first = table_.logical[static_cast<std::size_t>(spelling.blocks.front().logical)];
+    if (IsScaleInOtherShape(stored, first)) return AddScale(stored, first);
     if (logical_specs_.empty()) {
       for (const LogicalTensor& logical : table_.logical) logical_specs_.push_back({logical.name, {}, logical.shape});
     }
@@ -126,6 +146,7 @@ Result<Layout> CanonicalSenderLayout(const ModelConfig& config, const Layout& st
   for (const TensorSpec& tensor : canonical.tensors) {
     if ((config.tied_head && tensor.name == kHeadName) || IsDerivedBuffer(tensor.name)) ignore->push_back(tensor.name);
   }
+  RETURN_IF_ERROR(CheckFamilies(config, table, canonical.tensors));
   return canonical;
 }
 

@@ -49,6 +49,12 @@ Result<ConfigReader> ConfigReader::Parse(std::string_view text) {
 
 bool ConfigReader::Has(std::string_view key) const { return values_->Find(key) != nullptr; }
 
+std::vector<std::string> ConfigReader::Keys() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : values_->json.items()) keys.push_back(key);
+  return keys;
+}
+
 Result<std::int64_t> ConfigReader::Size(std::string_view key, std::optional<std::int64_t> fallback) const {
   const Json* value = values_->Find(key);
   if (value == nullptr) {

@@ -45,9 +45,10 @@ Status CheckDecodable(const ModelConfig& config) {
     return Unsupported("unsupported_head_size",
                        fmt::format("v_head_dim: {} is not head_dim {}", config.ValueHeadSize(), config.head_size));
   }
-  if (!config.quantization.empty()) {
-    return Unsupported("unsupported_quantization",
-                       fmt::format("quantization_config: {}; only plain weights are supported", config.quantization));
+  if (!config.quantization.method.empty()) {
+    return Unsupported(
+        "unsupported_quantization",
+        fmt::format("quantization_config: {}; only plain weights are supported", config.quantization.ToString()));
   }
   return OkStatus();
 }

@@ -106,10 +106,7 @@ Status ReadSettings(const ConfigReader& reader, ModelConfig& model) {
   ASSIGN_OR_RETURN(model.activation, reader.Text("hidden_act", "silu"));
   ASSIGN_OR_RETURN(model.activation, reader.Text("hidden_activation", model.activation));
   RETURN_IF_ERROR(ReadAttentionWindow(reader, model));
-  if (reader.Has("quantization_config")) {
-    ASSIGN_OR_RETURN(const ConfigReader quantization, reader.Object("quantization_config"));
-    ASSIGN_OR_RETURN(model.quantization, quantization.Text("quant_method", "unknown"));
-  }
+  ASSIGN_OR_RETURN(model.quantization, ReadQuantization(reader));
   return OkStatus();
 }
 
@@ -147,7 +144,7 @@ std::string ModelConfig::Description() const {
   add("rope_scaling", rope_scaling, plain.rope_scaling);
   add("rotary_fraction", rotary_fraction, plain.rotary_fraction);
   add("attention_window", attention_window, plain.attention_window);
-  add("quantization", quantization, plain.quantization);
+  add("quantization", quantization.ToString(), "");
   return text;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "model/quantization.h"
 
 namespace bascule {
 
@@ -57,7 +58,7 @@ struct ModelConfig {
   std::string rope_scaling = "default";  // the rope_type
   double rotary_fraction = 1.0;
   std::string attention_window;  // which key asks for windowed or other attention, and how; empty: none does
-  std::string quantization;      // the quant_method; empty: plain weights
+  Quantization quantization = {};
 
   std::int64_t ValueHeadSize() const { return value_head_size == 0 ? head_size : value_head_size; }
   bool HasExperts(std::int64_t layer) const;
@@ -70,6 +71,7 @@ struct ModelConfig {
 //
 // InvalidArgument "bad_config"            names the key and the value
 // Unimplemented   "unknown_architecture"  prints what is supported, the nearest first
+// Unimplemented   "unsupported_quantization"  as ReadQuantization
 Result<ModelConfig> ParseModelConfig(std::string_view config_json);
 
 // Whether our decoder runs this model: a setting that would change the result is refused, never skipped.

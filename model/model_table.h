@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "bridge/layout/dims.h"
 #include "model/model_config.h"
 #include "model/module.h"
+#include "model/weight_family.h"
 
 namespace bascule {
 
@@ -24,17 +26,31 @@ inline constexpr std::string_view kHeadName = "lm_head.weight";
 struct LogicalTensor {
   std::string name;
   Dims shape;
-  std::string rule;  // "[kv_heads 2 * head_size 16, hidden 64]"
+  std::string rule;               // "[kv_heads 2 * head_size 16, hidden 64]"
+  std::span<const DType> dtypes;  // what it may be stored as
+  std::int32_t family = -1;       // of ModelTable::families; -1: none
+};
+
+// Logical tensors that are complete or refused: a quantised weight, its scales and zero points.
+struct TensorFamily {
+  std::string name;  // "model.layers.0.self_attn.q_proj"
+  WeightScheme scheme;
+  std::vector<std::int32_t> members;  // logical tensors
 };
 
 // Rows [first_row, first_row + rows) of a logical tensor, and how tensor-parallel ranks share them. Ranks get whole
 // multiples of `unit` rows (columns where `cut` is kColumns).
+//
+// Scales: one row (column) stands for `grain` of the weight's, of which there are `weight_extent`, and `unit` counts
+// those. A rank's share of the weight then has to be whole grains, up to the last one.
 struct Block {
   std::int32_t logical = 0;
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
   Cut cut = Cut::kWhole;
   std::int64_t unit = 1;
+  std::int64_t grain = 1;
+  std::int64_t weight_extent = 0;  // where grain > 1
 };
 
 // Which pipeline stages hold a tensor.
@@ -56,12 +72,15 @@ struct TableTensor {
 
 struct ModelTable {
   std::vector<LogicalTensor> logical;  // in the order of computation
+  std::vector<TensorFamily> families;
   std::vector<TableTensor> tensors;
   // Other ways to store logical tensors, each one stored tensor made of whole ones: all experts in one, another name.
   std::vector<TableTensor> spellings;
 };
 
 // InvalidArgument "bad_config"            sizes that overflow or do not divide (query heads by KV heads)
+// InvalidArgument "partly_quantized"      modules that are one engine tensor are not quantised alike: names two
+// InvalidArgument "quantization_block_cut"  modules stored as one tensor share a block of scales
 // Unimplemented   "unknown_architecture"
 Result<ModelTable> MakeModelTable(const ModelConfig& config);
 

@@ -3,27 +3,70 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/checked_math.h"
 
 namespace bascule {
 namespace {
 
-// The rank's rows (columns where they are cut) of `extent` of them.
-Result<Range> ShareOf(Cut cut, std::int64_t unit, std::int64_t extent, TensorRank rank, const std::string& name) {
-  if (cut == Cut::kWhole) return Range{0, extent};
-  const std::int64_t units = extent / unit;
+// This rank's share of `extent` rows (columns where they are cut); nothing where they do not divide.
+std::optional<Range> ShareOfWeight(const Block& block, std::int64_t extent, TensorRank rank) {
+  if (block.cut == Cut::kWhole) return Range{0, extent};
+  const std::int64_t units = extent / block.unit;
   if (units % rank.count == 0) {
     const Range share = EvenRange(units, rank.rank, rank.count);
-    return Range{share.begin * unit, share.size * unit};
+    return Range{share.begin * block.unit, share.size * block.unit};
   }
-  if (cut == Cut::kKvHeads && rank.count % units == 0) {
-    return Range{rank.rank * units / rank.count * unit, unit};
+  if (block.cut == Cut::kKvHeads && rank.count % units == 0) {
+    return Range{rank.rank * units / rank.count * block.unit, block.unit};
   }
-  return Status::InvalidArgument("does_not_divide",
-                                 fmt::format("{}: {}{} do not divide among {} ranks{}", name, extent,
-                                             unit == 1 ? "" : fmt::format(" = {} heads of {}", units, unit), rank.count,
-                                             cut == Cut::kKvHeads ? ", nor the ranks among the heads" : ""));
+  return std::nullopt;
+}
+
+bool IsWholeGrains(const Block& block, std::int64_t extent, Range share) {
+  const std::int64_t end = share.begin + share.size;
+  return share.begin % block.grain == 0 && (end % block.grain == 0 || end == extent);
+}
+
+// Tensor-parallel sizes that cut no grain.
+std::vector<int> SizesThatCutNone(const Block& block) {
+  constexpr int kSizesShown = 64;
+  std::vector<int> sizes;
+  for (int count = 1; count <= kSizesShown; ++count) {
+    bool whole = true;
+    for (int rank = 0; rank < count && whole; ++rank) {
+      const auto share = ShareOfWeight(block, block.weight_extent, {rank, count});
+      whole = share && IsWholeGrains(block, block.weight_extent, *share);
+    }
+    if (whole) sizes.push_back(count);
+  }
+  return sizes;
+}
+
+// This rank's rows (columns where they are cut) of a block of `extent` of them.
+Result<Range> ShareOf(const Block& block, std::int64_t extent, TensorRank rank, const std::string& name) {
+  if (block.cut == Cut::kWhole) return Range{0, extent};
+  const std::int64_t shared = block.grain > 1 ? block.weight_extent : extent;
+  const std::optional<Range> share = ShareOfWeight(block, shared, rank);
+  if (!share) {
+    return Status::InvalidArgument(
+        "does_not_divide",
+        fmt::format("{}: {}{} do not divide among {} ranks{}", name, shared,
+                    block.unit == 1 ? "" : fmt::format(" = {} heads of {}", shared / block.unit, block.unit),
+                    rank.count, block.cut == Cut::kKvHeads ? ", nor the ranks among the heads" : ""));
+  }
+  if (block.grain == 1) return *share;
+  if (!IsWholeGrains(block, shared, *share)) {
+    return Status::InvalidArgument(
+        "quantization_block_cut",
+        fmt::format("{}: {} [{}, {}) of {} are rank {}'s of {}, and cut a block of {}; tensor-parallel sizes that cut "
+                    "none: {}",
+                    name, block.cut == Cut::kColumns ? "columns" : "rows", share->begin, share->begin + share->size,
+                    shared, rank.rank, rank.count, block.grain, fmt::join(SizesThatCutNone(block), ", ")));
+  }
+  const std::int64_t begin = share->begin / block.grain;
+  return Range{begin, (share->begin + share->size + block.grain - 1) / block.grain - begin};
 }
 
 // `box` of one expert in the tensor that stacks them.
@@ -48,7 +91,7 @@ Result<int> RankBuilder::Add(const TableTensor& tensor) {
   const bool whole_experts = expert_parallel_ && tensor.expert_count > 0;
   Range experts{0, tensor.expert_count};
   if (whole_experts) {
-    ASSIGN_OR_RETURN(experts, ShareOf(Cut::kRows, 1, tensor.expert_count, rank_, tensor.name + ": experts"));
+    ASSIGN_OR_RETURN(experts, ShareOf({.cut = Cut::kRows}, tensor.expert_count, rank_, tensor.name + ": experts"));
   }
   Dims block_shape;
   std::int64_t rows = 0;
@@ -86,7 +129,7 @@ Result<Dims> RankBuilder::AddBlock(const Block& block, std::int64_t first_row, c
   logical_box.offset[0] = block.first_row;
   logical_box.extent[0] = block.rows;
   const int dimension = block.cut == Cut::kColumns ? 1 : 0;
-  ASSIGN_OR_RETURN(const Range share, ShareOf(block.cut, block.unit, logical_box.extent[dimension], rank, spec.name));
+  ASSIGN_OR_RETURN(const Range share, ShareOf(block, logical_box.extent[dimension], rank, spec.name));
   logical_box.offset[dimension] += share.begin;
   logical_box.extent[dimension] = share.size;
   Box local_box = Box::Whole(logical_box.extent);
@@ -104,7 +147,7 @@ Result<Dims> RankBuilder::AddVocabulary(std::int32_t logical) {
   const TensorSpec& spec = SpecOf(logical);
   const std::int64_t padded = RoundUp(spec.shape[0], kVocabularyMultiple);
   ASSIGN_OR_RETURN(const Range share,
-                   ShareOf(Cut::kRows, 1, padded, rank_, fmt::format("{} padded to {}", spec.name, padded)));
+                   ShareOf({.cut = Cut::kRows}, padded, rank_, fmt::format("{} padded to {}", spec.name, padded)));
   Dims shape = spec.shape;
   shape[0] = share.size;
   Box held = Box::Whole(shape);
