@@ -15,20 +15,21 @@ namespace fs = std::filesystem;
 constexpr const char* kManifestName = "manifest.json";
 constexpr std::int64_t kManifestBytesMax = std::int64_t{1} << 30;
 
-Status Altered(std::string message) { return Status::DataLoss("artifact_altered", std::move(message)); }
+Status IsAltered(std::string message) { return Status::DataLoss("artifact_altered", std::move(message)); }
 
 // The file's tensors are the layout's: names, types and shapes.
 Status CheckHeader(const SafetensorsFile& file, const RankLayout& rank) {
   const std::vector<StoredTensor>& stored = file.header().tensors;
   if (stored.size() != rank.tensors.size()) {
-    return Altered(fmt::format("{}: {} tensors, {} in the manifest", file.path(), stored.size(), rank.tensors.size()));
+    return IsAltered(
+        fmt::format("{}: {} tensors, {} in the manifest", file.path(), stored.size(), rank.tensors.size()));
   }
   for (const LocalTensor& wanted : rank.tensors) {
     const auto found = std::lower_bound(stored.begin(), stored.end(), wanted.name,
                                         [](const StoredTensor& a, const std::string& b) { return a.spec.name < b; });
     if (found != stored.end() && found->spec == TensorSpec{wanted.name, wanted.dtype, wanted.shape}) continue;
-    return Altered(fmt::format("{}: no tensor {} {} {}, as the manifest says", file.path(), wanted.name,
-                               DTypeName(wanted.dtype), wanted.shape.ToString()));
+    return IsAltered(fmt::format("{}: no tensor {} {} {}, as the manifest says", file.path(), wanted.name,
+                                 DTypeName(wanted.dtype), wanted.shape.ToString()));
   }
   return OkStatus();
 }
@@ -43,6 +44,16 @@ std::vector<std::span<const std::byte>> DataOf(const SafetensorsFile& file, cons
                                     [](const StoredTensor& a, const std::string& b) { return a.spec.name < b; })));
   }
   return data;
+}
+
+// The logical tensor beside which `fill` lies; the local one's own name where it lies alone.
+std::string PaddedBy(const Layout& layout, const RankLayout& rank, const MapRow& fill) {
+  for (const MapRow& row : rank.rows) {
+    if (row.local == fill.local && row.logical != kFill) {
+      return layout.tensors[static_cast<std::size_t>(row.logical)].name;
+    }
+  }
+  return rank.tensors[static_cast<std::size_t>(fill.local)].name;
 }
 
 std::int64_t FileBytes(const SafetensorsFile& file) { return file.header().data_offset + file.header().data_bytes; }
@@ -78,11 +89,11 @@ Status Artifact::OpenRank(std::size_t rank) {
   auto file = SafetensorsFile::Open((fs::path(path_) / wanted.file).string());
   // Damage of a file is damage of the artifact, whatever rule of the format it breaks.
   const StatusCode code = file.status().code();
-  if (code == StatusCode::kDataLoss || code == StatusCode::kNotFound) return Altered(file.status().message());
+  if (code == StatusCode::kDataLoss || code == StatusCode::kNotFound) return IsAltered(file.status().message());
   RETURN_IF_ERROR(file.status());
   const RankLayout& layout = manifest_.layout.ranks[rank];
   if (FileBytes(**file) != wanted.bytes) {
-    return Altered(fmt::format("{}: {} bytes, {} in the manifest", (*file)->path(), FileBytes(**file), wanted.bytes));
+    return IsAltered(fmt::format("{}: {} bytes, {} in the manifest", (*file)->path(), FileBytes(**file), wanted.bytes));
   }
   RETURN_IF_ERROR(CheckHeader(**file, layout));
   data_.push_back(DataOf(**file, layout));
@@ -90,7 +101,8 @@ Status Artifact::OpenRank(std::size_t rank) {
   return OkStatus();
 }
 
-Status Artifact::CheckFill() const {
+std::vector<Artifact::Altered> Artifact::AlteredPadding() const {
+  std::vector<Altered> altered;
   for (std::size_t r = 0; r < manifest_.layout.ranks.size(); ++r) {
     const RankLayout& rank = manifest_.layout.ranks[r];
     for (const MapRow& row : rank.rows) {
@@ -102,11 +114,12 @@ Status Artifact::CheckFill() const {
       const TensorDigest digest = DigestBoxOnHost(DigestKey{}, ShapeOf(row.local_box), ItemBytes(tensor.dtype),
                                                   data_[r][t].data(), place, place);
       if (digest == TensorDigest{}) continue;
-      return Altered(fmt::format("{}: tensor {}: padding {} is not zero", files_[r]->path(), tensor.name,
-                                 row.local_box.ToString()));
+      altered.push_back(
+          {PaddedBy(manifest_.layout, rank, row),
+           fmt::format("{}: padding {} of {} is not zero", files_[r]->path(), row.local_box.ToString(), tensor.name)});
     }
   }
-  return OkStatus();
+  return altered;
 }
 
 const std::byte* Artifact::Base(int sender_rank, int tensor) const {

@@ -42,10 +42,14 @@ class Artifact final : public WeightSource {
   const std::string& path() const { return path_; }
   const ArtifactManifest& manifest() const { return manifest_; }
 
-  // Elements that no logical tensor covers are zero, as an engine has them. Reads nothing else.
-  //
-  // DataLoss "artifact_altered"  names file and tensor
-  Status CheckFill() const;
+  const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
+
+  // Padding that is not zero, as an engine has it: by the logical tensor that it pads. Reads nothing else.
+  struct Altered {
+    std::string tensor;
+    std::string why;
+  };
+  std::vector<Altered> AlteredPadding() const;
 
   const Layout& layout() const override { return manifest_.layout; }
   const std::byte* Base(int sender_rank, int tensor) const override;

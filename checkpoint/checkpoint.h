@@ -39,6 +39,7 @@ class Checkpoint final : public WeightSource {
   ~Checkpoint() override;
 
   const std::string& path() const { return path_; }
+  const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
   // The text of config.json; empty for a single file.
   const std::string& config_json() const { return config_json_; }
   // Every stored tensor, under the names of the file, sorted by name.

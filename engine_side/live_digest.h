@@ -1,7 +1,7 @@
 // Stage: verify (staging -> [verify] -> flip)
 //
-// Digests of memory that serves decode, read through the engine's own map: what the map proves of a staged version can
-// be asked of the live one at any time.
+// Digests of memory that is laid out as an engine's, read through its own map: what the map proves of a staged version
+// can be asked of the live one at any time, and of an artifact's files.
 #pragma once
 
 #include <vector>
@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "bridge/layout/layout.h"
 #include "engine_side/receive_plan.h"
+#include "engine_side/verifier.h"
 #include "engine_side/weight_lease.h"
 
 namespace bascule {
@@ -18,7 +19,16 @@ namespace bascule {
 // InvalidArgument "bad_layout"  the layout does not cover its tensors
 Result<ReceivePlan> PlanOfEngine(const Layout& engine_layout);
 
-// Per logical tensor, in layout order. `plan` is PlanOfEngine's. Uses a few threads of its own.
+struct MemoryDigest {
+  std::vector<TensorDigest> totals;                     // per logical tensor, in layout order
+  std::vector<std::vector<TensorDigest>> held_by_rank;  // per rank, the same of what it holds, replicas included
+  std::vector<Verifier::Difference> replica_differences;
+};
+
+// `plan` is PlanOfEngine's. Uses a few threads of its own.
+MemoryDigest DigestMemory(const TensorMemory& memory, const Layout& engine_layout, const ReceivePlan& plan);
+
+// The totals of what a lease shows.
 //
 // DataLoss "replicas_differ"  names tensor and ranks
 Result<std::vector<TensorDigest>> DigestLease(const WeightLease& lease, const Layout& engine_layout,

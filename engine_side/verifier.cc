@@ -36,6 +36,15 @@ std::vector<TensorDigest> Verifier::Totals() const {
   return totals;
 }
 
+std::vector<std::vector<TensorDigest>> Verifier::HeldByRank() const {
+  std::vector<std::vector<TensorDigest>> held(engine_layout_.ranks.size(),
+                                              std::vector<TensorDigest>(plan_.plan.tensors.size()));
+  ForEachSlice([&](const PlacedSlice& placed) {
+    held[static_cast<std::size_t>(placed.engine_rank)][static_cast<std::size_t>(placed.slice->tensor)] += placed.digest;
+  });
+  return held;
+}
+
 Status Verifier::Check(const ManifestOffer& offer, const ManifestSeal& seal) const {
   RETURN_IF_ERROR(CheckTotals(offer, seal));
   RETURN_IF_ERROR(CheckReplicas());
@@ -62,8 +71,16 @@ Status Verifier::CheckTotals(const ManifestOffer& offer, const ManifestSeal& sea
                                                          version_digest.ToHex(), seal.version_digest.ToHex()));
 }
 
-// A replica may have come from another sender than the slices that count, and may be cut elsewhere.
 Status Verifier::CheckReplicas() const {
+  const std::vector<Difference> differences = ReplicaDifferences();
+  if (differences.empty()) return OkStatus();
+  const auto tensor = static_cast<std::size_t>(differences.front().tensor);
+  return Status::DataLoss("replicas_differ",
+                          fmt::format("tensor {} {}", plan_.plan.tensors[tensor].name, differences.front().what));
+}
+
+// A replica may have come from another sender than the slices that count, and may be cut elsewhere.
+std::vector<Verifier::Difference> Verifier::ReplicaDifferences() const {
   std::set<std::int32_t> replicated;
   ForEachSlice([&](const PlacedSlice& placed) {
     if (!placed.slice->counts) replicated.insert(placed.slice->tensor);
@@ -78,16 +95,15 @@ Status Verifier::CheckReplicas() const {
       replicas.push_back(placed);
     }
   });
+  std::vector<Difference> differences;
   for (const PlacedSlice& replica : replicas) {
     const std::int32_t tensor = replica.slice->tensor;
     const Box& box = replica.slice->logical_box;
     if (DigestAtOwners(owners[tensor], box) == replica.digest) continue;
-    return Status::DataLoss("replicas_differ",
-                            fmt::format("tensor {} box {}: engine rank {} holds other bytes than ranks {}",
-                                        plan_.plan.tensors[static_cast<std::size_t>(tensor)].name, box.ToString(),
-                                        replica.engine_rank, RanksOf(tensor)));
+    differences.push_back({tensor, fmt::format("box {}: engine rank {} holds other bytes than ranks {}", box.ToString(),
+                                               replica.engine_rank, RanksOf(tensor))});
   }
-  return OkStatus();
+  return differences;
 }
 
 // Where no slice that counts has this very box, the parts are digested where they lie.

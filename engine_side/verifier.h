@@ -31,6 +31,8 @@ class Verifier {
 
   // Per plan tensor: the sum over slices that count.
   std::vector<TensorDigest> Totals() const;
+  // Per engine rank, the same over everything that it holds, replicas included.
+  std::vector<std::vector<TensorDigest>> HeldByRank() const;
   // The whole proof. `offer` lists the plan's tensors by name; `seal` has one digest for each.
   //
   // DataLoss "digest_mismatch"  names tensor and engine ranks; or padding that is not zero; or the version digest
@@ -38,6 +40,12 @@ class Verifier {
   Status Check(const ManifestOffer& offer, const ManifestSeal& seal) const;
   // DataLoss "replicas_differ"
   Status CheckReplicas() const;
+  // Every holder that differs from the owner of its elements.
+  struct Difference {
+    std::int32_t tensor = 0;  // of the plan
+    std::string what;         // box and rank
+  };
+  std::vector<Difference> ReplicaDifferences() const;
 
  private:
   struct PlacedSlice {

@@ -1,5 +1,5 @@
-// A checkpoint in logical names: what digest, verify, publish and engine work on. A head that is the embedding again
-// (the config ties them and the bytes are equal) is one tensor with it.
+// A checkpoint or an artifact in logical names: what digest, verify, shard, publish and engine work on. A head that is
+// the embedding again (the config ties them and the bytes are equal) is one tensor with it.
 //
 // Thread-safety: thread-safe once open.
 #pragma once
@@ -12,7 +12,9 @@
 #include "base/status.h"
 #include "bridge/layout/layout.h"
 #include "bridge/manifest/manifest.h"
+#include "checkpoint/artifact.h"
 #include "checkpoint/checkpoint.h"
+#include "model/engine_layout.h"
 #include "model/model_config.h"
 #include "trainer_side/tensor_source.h"
 
@@ -22,36 +24,48 @@ enum class WantedDType { kKeep, kBf16, kF32 };
 
 class LogicalCheckpoint {
  public:
-  // A directory or a single file. Where there is no config.json, or it is of an architecture that the engine does not
-  // know, tensors keep the names they are stored under.
+  // A directory or a single file. Where there is no config.json, or it is of an architecture that no table describes,
+  // tensors keep the names they are stored under.
   //
-  // as Checkpoint::Open and CanonicalSenderLayout; InvalidArgument "bad_config"
-  static Result<LogicalCheckpoint> Open(const std::string& path, const ReadOptions& read = {});
+  // as Checkpoint::Open, Artifact::Open and CanonicalSenderLayout; InvalidArgument "bad_config"
+  static Result<LogicalCheckpoint> Open(const std::string& path);
 
-  const std::string& path() const { return stored_->path(); }
+  const std::string& path() const { return path_; }
+  // Null for a checkpoint.
+  const Artifact* artifact() const { return artifact_.get(); }
+  const std::string& config_json() const;
   // Why there is no config to run the model by.
   const Result<ModelConfig>& config() const { return config_; }
   // Architecture and sizes in one line; empty where they are not known.
   std::string model() const { return config_.ok() ? config_->Description() : ""; }
-  const std::vector<TensorSpec>& tensors() const { return source_.layout().tensors; }
-  // One sending rank that holds every tensor whole; memory of this checkpoint.
-  const TensorSource& source() const { return source_; }
-  // What was read of it so far, and how.
-  ReadSummary read_summary() const { return stored_->read_summary(); }
+  const std::vector<TensorSpec>& tensors() const { return source().layout().tensors; }
+  // Memory of these files: one sending rank that holds every tensor under the name that it is stored under, or, of an
+  // artifact, one a rank file.
+  const WeightSource& source() const { return *source_; }
+  // Stored tensors that are in no logical one: derived buffers.
+  const std::vector<std::string>& dropped() const { return dropped_; }
 
  private:
-  LogicalCheckpoint(std::unique_ptr<Checkpoint> stored, Result<ModelConfig> config);
-  Status AddTensors();
-  // True for what is not a tensor of its own: the head of a tied model that equals the embedding, derived buffers.
-  Result<bool> IsDropped(const Layout& canonical, const MapRow& row, const std::vector<std::string>& ignored) const;
+  LogicalCheckpoint(std::string path, std::unique_ptr<Checkpoint> stored, std::unique_ptr<Artifact> artifact,
+                    Result<ModelConfig> config);
+  static Result<LogicalCheckpoint> OpenArtifact(const std::string& path);
+  static Result<LogicalCheckpoint> OpenCheckpoint(const std::string& path);
+  Status MapNames();
 
-  std::unique_ptr<Checkpoint> stored_;
+  std::string path_;
+  std::unique_ptr<Checkpoint> stored_;  // of the two one is there
+  std::unique_ptr<Artifact> artifact_;
   Result<ModelConfig> config_;
-  TensorSource source_;
+  std::unique_ptr<WeightSource> named_;  // a checkpoint's tensors under logical names
+  const WeightSource* source_ = nullptr;
+  std::vector<std::string> dropped_;
 };
 
 // The type of a stored tensor once it is in an engine of the wanted type: what no rule converts stays as it is.
 DType StorageDType(DType stored, WantedDType wanted);
+
+// The same for every tensor by name, as MakeEngineLayout asks; one that is not there gets the type of the others.
+DTypeOf EngineTypesOf(const LogicalCheckpoint& checkpoint, WantedDType wanted);
 
 struct CheckpointDigest {
   std::vector<TensorSpec> tensors;  // as digested
@@ -60,6 +74,11 @@ struct CheckpointDigest {
 };
 
 // `specs` are the checkpoint's tensors in the types to digest them in.
+//
+// DataLoss "artifact_altered"  an artifact's bytes are not those of its manifest: names the tensor
 Result<CheckpointDigest> DigestCheckpoint(const LogicalCheckpoint& checkpoint, std::vector<TensorSpec> specs);
+
+// What a source holds, as a trainer's tensors: the same memory, one trainer rank for each of its ranks.
+Result<TensorSource> TensorSourceOf(const WeightSource& source);
 
 }  // namespace bascule

@@ -71,6 +71,13 @@ CLI::Option* AddAddresses(CLI::App& app, const std::string& name, std::vector<st
       ->check([](const std::string& text) { return Complaint(NetAddress::Parse(text).status()); });
 }
 
+CLI::Option* AddTensorParallel(CLI::App& app, int& target) {
+  constexpr int kRanksMax = 1024;
+  return app.add_option("--tp", target, "engine ranks that share every layer")
+      ->type_name("N")
+      ->check(CLI::Range(1, kRanksMax));
+}
+
 CLI::Option* AddPeer(CLI::App& app, std::string& target) {
   return AddAddress(app, "address", target, "where it listens: host:port, [v6]:port or unix:/path")->required();
 }

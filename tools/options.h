@@ -26,6 +26,9 @@ CLI::Option* AddAddress(CLI::App& app, const std::string& name, std::string& tar
 CLI::Option* AddAddresses(CLI::App& app, const std::string& name, std::vector<std::string>& target,
                           const std::string& what);
 
+// --tp N: how many engine ranks share every layer.
+CLI::Option* AddTensorParallel(CLI::App& app, int& target);
+
 // The positional address of a running engine or publisher, as most commands have it.
 CLI::Option* AddPeer(CLI::App& app, std::string& target);
 // How long to wait for an answer.

@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::string_view kUsage = "usage";
 
-constexpr std::array<std::string_view, 5> kVerificationReasons = {
-    "bucket_damaged", "buckets_missing", "content_differs", "digest_mismatch", "replicas_differ"};
+constexpr std::array<std::string_view, 6> kVerificationReasons = {
+    "artifact_altered", "bucket_damaged", "buckets_missing", "content_differs", "digest_mismatch", "replicas_differ"};
 
 constexpr std::array<std::string_view, 2> kUnreachableReasons = {"peer_unreachable", "peer_lost"};
 

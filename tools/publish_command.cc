@@ -12,7 +12,6 @@
 #include "tools/options.h"
 #include "tools/publish_progress.h"
 #include "tools/publish_report.h"
-#include "tools/read_option.h"
 #include "trainer_side/grpc/version_status_service.h"
 #include "trainer_side/weight_publisher.h"
 
@@ -33,7 +32,6 @@ struct PublishOptions {
   std::vector<std::string> ignore;
   Duration deadline = std::chrono::minutes(5);
   std::string listen;
-  ReadOptions read;
 };
 
 // The ways a publisher can reach its replicas.
@@ -78,10 +76,11 @@ Result<PublishReport> WaitForReport(Program& program, const PublishOptions& opti
 }
 
 Outcome RunPublish(Program& program, const PublishOptions& options) {
-  ASSIGN_OR_RETURN(const auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
+  ASSIGN_OR_RETURN(const auto checkpoint, LogicalCheckpoint::Open(options.checkpoint));
+  ASSIGN_OR_RETURN(TensorSource source, TensorSourceOf(checkpoint.source()));
   Dialers dialers;
-  ASSIGN_OR_RETURN(const auto publisher, WeightPublisher::Create(PublisherOptionsOf(options, checkpoint, dialers),
-                                                                 TensorSource(checkpoint.source())));
+  ASSIGN_OR_RETURN(const auto publisher,
+                   WeightPublisher::Create(PublisherOptionsOf(options, checkpoint, dialers), std::move(source)));
   PublisherVersionStatusService status(*publisher);
   std::unique_ptr<GrpcServer> server;
   if (!options.listen.empty()) {
@@ -119,7 +118,6 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
       ->type_name("PATTERN");
   AddDuration(app, "--deadline", options.deadline, "of the whole publish");
   AddAddress(app, "--listen", options.listen, "serve the publisher's own status meanwhile");
-  AddReadOptions(app, options.read);
 }
 
 }  // namespace

@@ -73,4 +73,15 @@ std::vector<RowRef> BalanceSenders(const Slicing& slicing, std::size_t sender_ra
   return balancer.Take();
 }
 
+std::vector<RowRef> TakeFromTwins(const Slicing& slicing) {
+  std::vector<RowRef> chosen;
+  chosen.reserve(slicing.pieces.size());
+  for (const Piece& piece : slicing.pieces) {
+    const std::vector<RowRef>& holders = slicing.holder_sets[static_cast<std::size_t>(piece.holders)];
+    chosen.push_back(*std::find_if(holders.begin(), holders.end(),
+                                   [&](const RowRef& holder) { return holder.rank == piece.engine.rank; }));
+  }
+  return chosen;
+}
+
 }  // namespace bascule

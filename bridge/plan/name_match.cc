@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "bridge/plan/nearest_name.h"
+#include "bridge/plan/planner.h"
 
 namespace bascule {
 namespace {
@@ -80,6 +81,27 @@ std::vector<std::string> WithNearest(const std::vector<std::string>& names, cons
   return described;
 }
 
+// Sets the names and both maps; whether the names will do is the caller's to judge.
+NameMatch PairNames(const std::vector<TensorSpec>& sender, const std::vector<TensorSpec>& engine, IgnoreList& ignored) {
+  NameMatch match{.engine_of_sender = std::vector<std::int32_t>(sender.size(), -1),
+                  .sender_of_engine = std::vector<std::int32_t>(engine.size(), -1),
+                  .names = {}};
+  const NameIndex known = IndexOf(engine);
+  for (std::size_t s = 0; s < sender.size(); ++s) {
+    const std::string& name = sender[s].name;
+    if (const auto found = known.find(name); found != known.end()) {
+      match.engine_of_sender[s] = found->second;
+      match.sender_of_engine[static_cast<std::size_t>(found->second)] = static_cast<std::int32_t>(s);
+    } else {
+      (ignored.Matches(name) ? match.names.ignored : match.names.unexpected).push_back(name);
+    }
+  }
+  for (std::size_t e = 0; e < engine.size(); ++e) {
+    (match.sender_of_engine[e] < 0 ? match.names.expected : match.names.loaded).push_back(engine[e].name);
+  }
+  return match;
+}
+
 Status NamesDiffer(const NameSets& names, const std::vector<TensorSpec>& sender,
                    const std::vector<TensorSpec>& engine) {
   std::string message;
@@ -124,23 +146,8 @@ bool MatchesPattern(std::string_view pattern, std::string_view name) {
 
 Result<NameMatch> MatchNames(const std::vector<TensorSpec>& sender, const std::vector<TensorSpec>& engine,
                              const std::vector<std::string>& ignore) {
-  NameMatch match{.engine_of_sender = std::vector<std::int32_t>(sender.size(), -1),
-                  .sender_of_engine = std::vector<std::int32_t>(engine.size(), -1),
-                  .names = {}};
-  const NameIndex known = IndexOf(engine);
   IgnoreList ignored(ignore);
-  for (std::size_t s = 0; s < sender.size(); ++s) {
-    const std::string& name = sender[s].name;
-    if (const auto found = known.find(name); found != known.end()) {
-      match.engine_of_sender[s] = found->second;
-      match.sender_of_engine[static_cast<std::size_t>(found->second)] = static_cast<std::int32_t>(s);
-    } else {
-      (ignored.Matches(name) ? match.names.ignored : match.names.unexpected).push_back(name);
-    }
-  }
-  for (std::size_t e = 0; e < engine.size(); ++e) {
-    (match.sender_of_engine[e] < 0 ? match.names.expected : match.names.loaded).push_back(engine[e].name);
-  }
+  NameMatch match = PairNames(sender, engine, ignored);
   if (!match.names.expected.empty() || !match.names.unexpected.empty()) {
     return NamesDiffer(match.names, sender, engine);
   }
@@ -150,6 +157,12 @@ Result<NameMatch> MatchNames(const std::vector<TensorSpec>& sender, const std::v
         fmt::format("of the names that the engine does not know none matches {}", FirstOf(unmatched)));
   }
   return match;
+}
+
+NameSets CompareNames(const std::vector<TensorSpec>& sender, const std::vector<TensorSpec>& engine,
+                      const std::vector<std::string>& ignore) {
+  IgnoreList ignored(ignore);
+  return PairNames(sender, engine, ignored).names;
 }
 
 }  // namespace bascule

@@ -92,7 +92,8 @@ Result<Plan> MakePlan(const Layout& sender, const Layout& engine, const PlanOpti
   ASSIGN_OR_RETURN(NameMatch match, MatchNames(sender.tensors, engine.tensors, options.ignore));
   RETURN_IF_ERROR(CheckSpecs(sender, engine, match));
   ASSIGN_OR_RETURN(const Slicing slicing, SliceTensors(sender, engine, match, options.bucket_bytes));
-  const std::vector<RowRef> senders = BalanceSenders(slicing, sender.ranks.size());
+  const bool alike = sender == engine;
+  const std::vector<RowRef> senders = alike ? TakeFromTwins(slicing) : BalanceSenders(slicing, sender.ranks.size());
   std::vector<RoutedSlice> slices;
   slices.reserve(slicing.pieces.size());
   for (std::size_t i = 0; i < slicing.pieces.size(); ++i) {

@@ -22,8 +22,9 @@ struct PlanOptions {
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
 
-// Where several sending ranks hold the same box one is chosen so that bytes per sender balance. Buckets follow the
-// engine's tensor order, alternating between routes. A slice larger than a bucket is cut.
+// Where several sending ranks hold the same box one is chosen so that bytes per sender balance; but where both layouts
+// are equal (an artifact, a peer) each engine rank takes everything from the sending rank of its number. Buckets follow
+// the engine's tensor order, alternating between routes. A slice larger than a bucket is cut.
 //
 // Messages list the first 20 names or tensors and the total; a name comes with the nearest one of the other side.
 //
@@ -37,6 +38,10 @@ struct PlanOptions {
 //                                         no engine rank takes: tensor, rank, box
 // FailedPrecondition "covered_twice"      an engine element that two rows write: tensor, rank, box
 Result<Plan> MakePlan(const Layout& sender, const Layout& engine, const PlanOptions& options);
+
+// The four sets alone, also where they do not let a plan be made.
+NameSets CompareNames(const std::vector<TensorSpec>& sender, const std::vector<TensorSpec>& engine,
+                      const std::vector<std::string>& ignore);
 
 // The proof alone, for a plan from elsewhere (and for tests that damage one): every slice says what some row of
 // `engine` (which passes CheckLayout) says, every engine element is written exactly once or declared fill, and every

@@ -43,4 +43,7 @@ Result<Slicing> SliceTensors(const Layout& sender, const Layout& engine, const N
 // possible where ranks hold the same boxes.
 std::vector<RowRef> BalanceSenders(const Slicing& slicing, std::size_t sender_ranks);
 
+// For two sides that are laid out alike, rank for rank: each engine rank takes everything from its twin.
+std::vector<RowRef> TakeFromTwins(const Slicing& slicing);
+
 }  // namespace bascule

@@ -139,7 +139,11 @@ Status PublishSession::SealAndVerify(SendPipeline& pipeline) {
 }
 
 Status PublishSession::SendSeal(const SendPipeline& pipeline) {
-  const std::vector<TensorDigest> totals = pipeline.Totals();
+  std::vector<TensorDigest> totals = pipeline.Totals();
+  for (std::size_t t = 0; t < totals.size(); ++t) {
+    const auto recorded = offer_.recorded.find(connection_.plan().tensors[t].name);
+    if (recorded != offer_.recorded.end()) totals[t] = recorded->second;
+  }
   ManifestSeal seal{.digests = {}, .version_digest = VersionDigestOf(connection_.plan().tensors, totals)};
   for (const std::size_t tensor : by_name_) seal.digests.push_back(totals[tensor]);
   report_.version.digest = seal.version_digest;

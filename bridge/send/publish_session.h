@@ -33,6 +33,9 @@ struct VersionOffer {
   std::map<std::string, std::string> labels;
   std::uint64_t term = 1;
   bool take_over = false;
+  // Digests of tensors in the wire types, by name, where they are on record: an artifact's manifest. The engine then
+  // proves its memory against the record, not against what the source happens to hold now.
+  std::map<std::string, TensorDigest> recorded;
 };
 
 struct SendReport {

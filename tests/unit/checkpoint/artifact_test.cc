@@ -79,7 +79,7 @@ TEST_F(ArtifactTest, ItsDigestsAreThoseOfTheSource) {
   EXPECT_EQ((*artifact)->manifest().digests, *of_source);
   EXPECT_EQ(*DigestSource(**artifact, model_.layout().tensors, 1), *of_source);
   EXPECT_EQ((*artifact)->manifest().version_digest, VersionDigestOf(model_.layout().tensors, *of_source));
-  EXPECT_TRUE((*artifact)->CheckFill().ok());
+  EXPECT_TRUE((*artifact)->AlteredPadding().empty());
 }
 
 TEST_F(ArtifactTest, TheManifestComesBackAsItWasWritten) {
@@ -300,10 +300,11 @@ TEST_F(ArtifactTest, PaddingThatIsNotZeroIsFound) {
   content[file_offset + 2 * 8] = 1;  // row 2 of the embedding, which is first in the file
   Put(file, content);
 
-  const Status status = (*Artifact::Open(path))->CheckFill();
+  const auto altered = (*Artifact::Open(path))->AlteredPadding();
 
-  EXPECT_EQ(status.reason(), "artifact_altered");
-  EXPECT_THAT(status.message(), HasSubstr("embed"));
+  ASSERT_EQ(altered.size(), 1U);
+  EXPECT_EQ(altered[0].tensor, "embed");
+  EXPECT_THAT(altered[0].why, HasSubstr("rank-1.safetensors"));
 }
 
 }  // namespace

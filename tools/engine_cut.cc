@@ -1,0 +1,51 @@
+#include "tools/engine_cut.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+namespace bascule {
+
+Result<ArtifactFingerprint> FingerprintOf(const LogicalCheckpoint& checkpoint, const ParallelLayout& parallel,
+                                          WantedDType wanted) {
+  RETURN_IF_ERROR(checkpoint.config().status());
+  const ModelConfig& config = *checkpoint.config();
+  std::set<std::string_view> types;
+  for (const TensorSpec& tensor : checkpoint.tensors()) types.insert(DTypeName(StorageDType(tensor.dtype, wanted)));
+  return ArtifactFingerprint{.architecture = config.Description(),
+                             .tensor = parallel.tensor,
+                             .pipeline = parallel.pipeline,
+                             .expert_parallel = parallel.expert_parallel,
+                             .dtype = fmt::format("{}", fmt::join(types, ",")),
+                             .quantization = config.quantization.empty() ? "none" : config.quantization};
+}
+
+Result<EngineLayout> EngineLayoutOf(const LogicalCheckpoint& checkpoint, const ParallelLayout& parallel,
+                                    WantedDType wanted) {
+  RETURN_IF_ERROR(checkpoint.config().status());
+  auto layout = MakeEngineLayout(*checkpoint.config(), EngineTypesOf(checkpoint, wanted), parallel);
+  if (!layout.ok()) return layout.status().WithContext(checkpoint.path());
+  return layout;
+}
+
+Status CheckArtifactFits(const LogicalCheckpoint& artifact, const ParallelLayout& parallel, WantedDType wanted) {
+  const ArtifactManifest& manifest = artifact.artifact()->manifest();
+  ASSIGN_OR_RETURN(const ArtifactFingerprint engine, FingerprintOf(artifact, parallel, wanted));
+  if (engine != manifest.fingerprint) {
+    return Status::FailedPrecondition(
+        "fingerprint_mismatch", fmt::format("{}: the artifact is for {{{}}}, the engine is {{{}}}", artifact.path(),
+                                            manifest.fingerprint.ToString(), engine.ToString()));
+  }
+  ASSIGN_OR_RETURN(const EngineLayout layout, EngineLayoutOf(artifact, parallel, wanted));
+  if (layout.layout == manifest.layout) return OkStatus();
+  return Status::FailedPrecondition(
+      "layout_mismatch",
+      fmt::format("{}: cut by other rules for the same {{{}}}; make it again", artifact.path(), engine.ToString()));
+}
+
+ParallelLayout ParallelOf(const ArtifactFingerprint& fingerprint) {
+  return {
+      .tensor = fingerprint.tensor, .pipeline = fingerprint.pipeline, .expert_parallel = fingerprint.expert_parallel};
+}
+
+}  // namespace bascule
