@@ -1,4 +1,4 @@
-// bascule digest: the layout-independent digests of a checkpoint, in logical names.
+// bascule digest: the layout-independent digests of a checkpoint or an artifact, in logical names.
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -52,10 +52,11 @@ Outcome RunDigest(Program& program, const DigestOptions& options) {
 }  // namespace
 
 Command DigestCommand(CLI::App& parent) {
-  CLI::App* app = AddSubcommand(parent, "digest", "Digests a checkpoint: the same number however it is sharded.",
-                                "bascule digest ./checkpoint --tensors");
+  CLI::App* app =
+      AddSubcommand(parent, "digest", "Digests a checkpoint or an artifact: the same number however it is sharded.",
+                    "bascule digest ./checkpoint --tensors");
   auto options = std::make_shared<DigestOptions>();
-  app->add_option("checkpoint", options->checkpoint, "a directory or a .safetensors file")->required();
+  app->add_option("checkpoint", options->checkpoint, "a checkpoint, a .safetensors file or an artifact")->required();
   app->add_flag("--tensors", options->tensors, "print the digest of each tensor too");
   AddDType(*app, options->dtype, "digest the tensors as an engine of this type holds them");
   AddReadOptions(*app, options->read);

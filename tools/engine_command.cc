@@ -6,9 +6,9 @@
 
 #include "tools/command.h"
 #include "tools/dtype_option.h"
+#include "tools/engine_cut.h"
 #include "tools/engine_process.h"
 #include "tools/options.h"
-#include "tools/read_option.h"
 
 namespace bascule {
 namespace {
@@ -21,32 +21,36 @@ struct EngineOptions {
   std::string flip = "shadow";
   std::string run = "checkpoint";
   std::uint64_t version = 0;
-  ReadOptions read;
   Duration load_deadline = std::chrono::minutes(30);
+  std::optional<int> tensor_parallel;
 };
 
-void SayReady(Output& out, const WeightVersion& version, const ReadSummary& read, double load_ms) {
+void SayReady(Output& out, const WeightVersion& version, double load_ms) {
   if (out.json()) {
     out.PrintObject(Json{{"event", "ready"},
                          {"version", version.number},
                          {"run", version.run},
                          {"digest", version.digest.ToHex()},
-                         {"load_ms", load_ms},
-                         {"read",
-                          {{"strategy", ReadStrategyName(read.strategy)},
-                           {"logical_bytes", read.logical_bytes},
-                           {"read_bytes", read.read_bytes},
-                           {"calls", read.calls}}}});
+                         {"load_ms", load_ms}});
   } else {
-    out.PrintText(fmt::format("ready     version {} (digest {}) in {:.0f} ms; {} bytes by --read {}, {} needed",
-                              version.ToString(), version.digest.ToHex(), load_ms, read.read_bytes,
-                              ReadStrategyName(read.strategy), read.logical_bytes));
+    out.PrintText(fmt::format("ready     version {} (digest {}) in {:.0f} ms", version.ToString(),
+                              version.digest.ToHex(), load_ms));
   }
 }
 
+// An artifact brings its own cut, unless another one is asked for (which it then does not fit).
+ParallelLayout ParallelWanted(const EngineOptions& options, const LogicalCheckpoint& checkpoint) {
+  ParallelLayout parallel;
+  if (checkpoint.artifact() != nullptr) parallel = ParallelOf(checkpoint.artifact()->manifest().fingerprint);
+  if (options.tensor_parallel) parallel.tensor = *options.tensor_parallel;
+  return parallel;
+}
+
 Outcome RunEngine(Program& program, const EngineOptions& options) {
-  ASSIGN_OR_RETURN(auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
-  ASSIGN_OR_RETURN(const auto engine, EngineProcess::Start(options.process, checkpoint));
+  ASSIGN_OR_RETURN(auto checkpoint, LogicalCheckpoint::Open(options.checkpoint));
+  EngineProcessOptions process = options.process;
+  process.parallel = ParallelWanted(options, checkpoint);
+  ASSIGN_OR_RETURN(const auto engine, EngineProcess::Start(process, checkpoint));
   program.out.PrintListening(engine->address());
   Clock& clock = Clock::Real();
   const TimePoint began = clock.Now();
@@ -54,7 +58,7 @@ Outcome RunEngine(Program& program, const EngineOptions& options) {
                                  Deadline::After(clock, options.load_deadline), program.interrupt.token());
   if (program.interrupt.requested()) return program.interrupt.StopStatusOfServer();
   if (!live.ok()) return live.status().WithContext(options.checkpoint);
-  SayReady(program.out, *live, checkpoint.read_summary(), MsOf(clock.Now() - began));
+  SayReady(program.out, *live, MsOf(clock.Now() - began));
   program.interrupt.Wait();
   return program.interrupt.StopStatusOfServer();
 }
@@ -63,7 +67,9 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
   EngineProcessOptions& process = options.process;
   process.listen = "127.0.0.1:0";
   process.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U));
-  app.add_option("checkpoint", options.checkpoint, "a directory with config.json and *.safetensors")->required();
+  app.add_option("checkpoint", options.checkpoint, "a checkpoint (config.json and *.safetensors) or an artifact")
+      ->required();
+  AddTensorParallel(app, options.tensor_parallel);
   AddAddress(app, "--listen", process.listen, "where to serve; port 0 takes a free one, which is printed")
       ->capture_default_str();
   app.add_option("--flip", options.flip, "how a version becomes live")
@@ -85,13 +91,13 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
   AddNumber(app, "--version", options.version, "number of the checkpoint's version");
   app.add_option("--run", options.run, "run of the checkpoint's version")->capture_default_str();
   AddDuration(app, "--load-deadline", options.load_deadline, "by when the checkpoint is loaded");
-  AddReadOptions(app, options.read);
 }
 
 }  // namespace
 
 Command EngineCommand(CLI::App& parent) {
-  CLI::App* app = AddSubcommand(parent, "engine", "Serves rollouts from a checkpoint and takes new versions meanwhile.",
+  CLI::App* app = AddSubcommand(parent, "engine",
+                                "Serves rollouts from a checkpoint or an artifact and takes new versions meanwhile.",
                                 "bascule engine ./checkpoint --listen 127.0.0.1:7000");
   auto options = std::make_shared<EngineOptions>();
   AddEngineOptions(*app, *options);

@@ -17,7 +17,7 @@
 #include "engine_side/decode/grpc/rollout_service.h"
 #include "engine_side/grpc/version_status_service.h"
 #include "engine_side/weight_receiver.h"
-#include "model/engine_layout.h"
+#include "tools/engine_cut.h"
 
 namespace bascule {
 namespace {
@@ -44,6 +44,21 @@ Result<DType> EngineDType(const LogicalCheckpoint& checkpoint, WantedDType wante
     }
   }
   return dtype;
+}
+
+// An artifact's digests are on record. What the record does not cover is looked at here: padding, which is never sent.
+Result<VersionOffer> OfferOf(const LogicalCheckpoint& checkpoint) {
+  VersionOffer offer;
+  if (checkpoint.artifact() == nullptr) return offer;
+  const std::vector<Artifact::Altered> padding = checkpoint.artifact()->AlteredPadding();
+  if (!padding.empty()) {
+    return Status::DataLoss("artifact_altered", fmt::format("tensor {}: {}", padding[0].tensor, padding[0].why));
+  }
+  const ArtifactManifest& manifest = checkpoint.artifact()->manifest();
+  for (std::size_t t = 0; t < manifest.digests.size(); ++t) {
+    offer.recorded[manifest.layout.tensors[t].name] = manifest.digests[t];
+  }
+  return offer;
 }
 
 ServingStatus ServingOf(const DecodeStatus& decode) {
@@ -137,7 +152,14 @@ Result<std::unique_ptr<EngineProcess>> EngineProcess::Start(const EngineProcessO
   RETURN_IF_ERROR(CheckDecodable(*checkpoint.config()));
   const ModelConfig& config = *checkpoint.config();
   ASSIGN_OR_RETURN(const DType dtype, EngineDType(checkpoint, options.dtype));
-  ASSIGN_OR_RETURN(EngineLayout layout, MakeEngineLayout(config, dtype));
+  if (checkpoint.artifact() != nullptr) {
+    RETURN_IF_ERROR(CheckArtifactFits(checkpoint, options.parallel, options.dtype));
+  }
+  if (options.parallel.ranks() != 1) {
+    return Status::Unimplemented("unsupported_parallel",
+                                 fmt::format("{}: this engine decodes on one rank", options.parallel.ToString()));
+  }
+  ASSIGN_OR_RETURN(EngineLayout layout, EngineLayoutOf(checkpoint, options.parallel, options.dtype));
   auto parts = std::make_unique<Parts>();
   parts->model = checkpoint.model();
   RETURN_IF_ERROR(parts->MakeDecoder(options, config, std::move(layout.tensors), dtype));
@@ -162,7 +184,7 @@ Result<WeightVersion> EngineProcess::Load(const LogicalCheckpoint& checkpoint, c
   connection.model = checkpoint.model();
   connection.control = &parts_->own_control;
   connection.transports = {&dialer};
-  VersionOffer offer;
+  ASSIGN_OR_RETURN(VersionOffer offer, OfferOf(checkpoint));
   offer.run = run;
   offer.number = number;
   offer.new_run = true;

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "bridge/manifest/manifest.h"
+#include "model/parallel_layout.h"
 #include "tools/logical_checkpoint.h"
 
 namespace bascule {
@@ -20,6 +21,7 @@ struct EngineProcessOptions {
   std::string listen;
   int slot_count = 2;
   WantedDType dtype = WantedDType::kKeep;
+  ParallelLayout parallel;
   int threads = 2;
   std::int64_t kv_pages = 0;  // 0: the decoder's default
   std::int32_t max_running = 64;
@@ -29,8 +31,8 @@ class EngineProcess {
  public:
   // For the model and in the type of `checkpoint`, which is not loaded yet.
   //
-  // InvalidArgument "mixed_dtypes" | "unsupported_dtype"; as MakeEngineLayout, DecodeEngine::Create,
-  // WeightReceiver::Create, GrpcServer::Start
+  // InvalidArgument "mixed_dtypes" | "unsupported_dtype"; Unimplemented "unsupported_parallel"; as CheckArtifactFits,
+  // MakeEngineLayout, DecodeEngine::Create, WeightReceiver::Create, GrpcServer::Start
   static Result<std::unique_ptr<EngineProcess>> Start(const EngineProcessOptions& options,
                                                       const LogicalCheckpoint& checkpoint);
   // Cancels running requests, ends every connection, gives all memory back.
@@ -38,7 +40,8 @@ class EngineProcess {
 
   // Where the server listens.
   const std::string& address() const;
-  // The cold start takes the way of every other version: plan, staging, verify, flip. Gives what is live then.
+  // The cold start takes the way of every other version: plan, staging, verify, flip. Gives what is live then. Of an
+  // artifact engine memory must be what its manifest says ("digest_mismatch", "artifact_altered").
   Result<WeightVersion> Load(const LogicalCheckpoint& checkpoint, const std::string& run, std::uint64_t number,
                              Deadline deadline, std::stop_token stop);
 

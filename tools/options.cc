@@ -20,6 +20,14 @@ CLI::Option* AddParsed(CLI::App& app, const std::string& name, T& target, const 
   });
 }
 
+template <typename T>
+CLI::Option* AddRanks(CLI::App& app, T& target) {
+  constexpr int kRanksMax = 1024;
+  return app.add_option("--tp", target, "engine ranks that share every layer")
+      ->type_name("N")
+      ->check(CLI::Range(1, kRanksMax));
+}
+
 std::string DurationText(Duration time) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
   return ms % 1000 == 0 ? fmt::format("{}s", ms / 1000) : fmt::format("{}ms", ms);
@@ -71,12 +79,8 @@ CLI::Option* AddAddresses(CLI::App& app, const std::string& name, std::vector<st
       ->check([](const std::string& text) { return Complaint(NetAddress::Parse(text).status()); });
 }
 
-CLI::Option* AddTensorParallel(CLI::App& app, int& target) {
-  constexpr int kRanksMax = 1024;
-  return app.add_option("--tp", target, "engine ranks that share every layer")
-      ->type_name("N")
-      ->check(CLI::Range(1, kRanksMax));
-}
+CLI::Option* AddTensorParallel(CLI::App& app, int& target) { return AddRanks(app, target); }
+CLI::Option* AddTensorParallel(CLI::App& app, std::optional<int>& target) { return AddRanks(app, target); }
 
 CLI::Option* AddPeer(CLI::App& app, std::string& target) {
   return AddAddress(app, "address", target, "where it listens: host:port, [v6]:port or unix:/path")->required();

@@ -28,6 +28,7 @@ CLI::Option* AddAddresses(CLI::App& app, const std::string& name, std::vector<st
 
 // --tp N: how many engine ranks share every layer.
 CLI::Option* AddTensorParallel(CLI::App& app, int& target);
+CLI::Option* AddTensorParallel(CLI::App& app, std::optional<int>& target);
 
 // The positional address of a running engine or publisher, as most commands have it.
 CLI::Option* AddPeer(CLI::App& app, std::string& target);

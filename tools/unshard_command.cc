@@ -1,4 +1,6 @@
 // bascule unshard: an artifact becomes the checkpoint again that it was made from.
+#include <fmt/format.h>
+
 #include <memory>
 #include <nlohmann/json.hpp>
 
