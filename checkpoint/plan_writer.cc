@@ -99,7 +99,7 @@ std::int64_t Reach(const BoxShape& shape, const BoxPlace& place) {
   return reach;
 }
 
-// Packs and writes blocks; several threads may share one.
+// Packs and writes blocks, each thread its own share of them.
 class BlockWriter {
  public:
   BlockWriter(const Plan& plan, const Layout& blocked, const WeightSource& source, std::vector<Block> blocks,
@@ -114,14 +114,23 @@ class BlockWriter {
     for (const TensorSpec& tensor : plan.tensors) keys_.push_back(KeyOf(tensor));
   }
 
-  // Takes blocks until none is left or one fails.
-  Status TakeBlocks(WrittenFiles& sums) {
-    std::vector<std::byte> bytes;
-    std::vector<std::byte> scratch;
-    for (std::size_t b = next_++; b < blocks_.size() && !failed_; b = next_++) {
+  // Share number `share` of `shares`; ends early when another one has failed.
+  Status WriteShare(std::size_t share, std::size_t shares, WrittenFiles& sums) {
+    // Runs of neighbouring blocks in turn, so that every share is read in long stretches.
+    constexpr std::size_t kRunBlocks = 8;
+    std::vector<const Block*> mine;
+    std::vector<SourceBox> boxes;
+    for (std::size_t b = 0; b < blocks_.size(); ++b) {
+      if (b / kRunBlocks % shares != share) continue;
+      mine.push_back(&blocks_[b]);
+      for (const Block::Part& part : blocks_[b].parts) boxes.push_back(BoxOf(part));
+    }
+    Share state{.boxes = boxes, .next_box = 0, .reader = source_.Read(boxes), .bytes = {}, .scratch = {}};
+    for (const Block* block : mine) {
+      if (failed_) return OkStatus();
       const Status status = control_.stop.stop_requested()
                                 ? Status::Cancelled("cancelled", "stopped while files were written")
-                                : Write(blocks_[b], bytes, scratch, sums);
+                                : Write(*block, state, sums);
       if (status.ok()) continue;
       failed_ = true;
       return status;
@@ -135,43 +144,60 @@ class BlockWriter {
   }
 
  private:
-  Status Write(const Block& block, std::vector<std::byte>& bytes, std::vector<std::byte>& scratch, WrittenFiles& sums) {
-    bytes.resize(static_cast<std::size_t>(block.bytes));
-    if (block.has_fill) std::fill(bytes.begin(), bytes.end(), std::byte{0});
+  // One thread's way through its blocks.
+  struct Share {
+    const std::vector<SourceBox>& boxes;  // of every part, in the order in which they are packed
+    std::size_t next_box = 0;
+    std::unique_ptr<BoxReader> reader;
+    std::vector<std::byte> bytes;    // of the block
+    std::vector<std::byte> scratch;  // of a part of it
+  };
+
+  SourceBox BoxOf(const Block::Part& part) const {
+    const LocalTensor& held = source_.layout()
+                                  .ranks[static_cast<std::size_t>(part.sender_rank)]
+                                  .tensors[static_cast<std::size_t>(part.slice->sender_tensor)];
+    const Dims stride = held.stride.empty() ? RowMajorStride(held.shape) : held.stride;
+    return {.base = source_.Base(part.sender_rank, part.slice->sender_tensor),
+            .item_bytes = ItemBytes(held.dtype),
+            .shape = ShapeOf(part.slice->sender_box),
+            .place = PlaceInStrided(part.slice->sender_box, stride)};
+  }
+
+  Status Write(const Block& block, Share& share, WrittenFiles& sums) const {
+    share.bytes.resize(static_cast<std::size_t>(block.bytes));
+    if (block.has_fill) std::fill(share.bytes.begin(), share.bytes.end(), std::byte{0});
     for (const Block::Part& part : block.parts) {
-      const TensorDigest digest = Pack(part, block.rank, bytes, scratch);
+      ASSIGN_OR_RETURN(const TensorDigest digest, Pack(part, block.rank, share));
       const auto tensor = static_cast<std::size_t>(part.slice->tensor);
       if (part.slice->counts) sums.totals[tensor] += digest;
       sums.held_by_rank[static_cast<std::size_t>(block.rank)][tensor] += digest;
     }
     const auto rank = static_cast<std::size_t>(block.rank);
-    RETURN_IF_ERROR(WriteAt(files_[rank], paths_[rank], block.file_offset, bytes));
+    RETURN_IF_ERROR(WriteAt(files_[rank], paths_[rank], block.file_offset, share.bytes));
     if (control_.on_bytes) control_.on_bytes(block.bytes);
     return OkStatus();
   }
 
-  // Brings one slice to its place in the block, by way of `scratch` unless it is the whole block.
-  TensorDigest Pack(const Block::Part& part, int rank, std::span<std::byte> block, std::vector<std::byte>& scratch) {
+  // Brings one slice to its place in the block, by way of the scratch unless it is the whole block.
+  Result<TensorDigest> Pack(const Block::Part& part, int rank, Share& share) const {
     const Slice& slice = *part.slice;
     const auto tensor = static_cast<std::size_t>(slice.tensor);
-    const LocalTensor& held = source_.layout()
-                                  .ranks[static_cast<std::size_t>(part.sender_rank)]
-                                  .tensors[static_cast<std::size_t>(slice.sender_tensor)];
-    const bool is_whole = slice.payload_bytes == std::ssize(block);
-    if (!is_whole) scratch.resize(static_cast<std::size_t>(slice.payload_bytes));
-    const std::span<std::byte> payload = is_whole ? block : std::span(scratch);
-    const int item_bytes = ItemBytes(held.dtype);
-    const std::byte* base = source_.Base(part.sender_rank, slice.sender_tensor);
-    const BoxShape shape = ShapeOf(slice.sender_box);
-    const BoxPlace place =
-        PlaceInStrided(slice.sender_box, held.stride.empty() ? RowMajorStride(held.shape) : held.stride);
-    const TensorDigest digest = PackAndDigestOnHost(keys_[tensor], shape, slice.conversion, item_bytes, base, place,
-                                                    PlaceIn(slice.logical_box, plan_.tensors[tensor].shape), payload);
-    source_.Release({base + place.offset * item_bytes, static_cast<std::size_t>(Reach(shape, place) * item_bytes)});
+    const bool is_whole = slice.payload_bytes == std::ssize(share.bytes);
+    if (!is_whole) share.scratch.resize(static_cast<std::size_t>(slice.payload_bytes));
+    const std::span<std::byte> payload(is_whole ? share.bytes : share.scratch);
+    const SourceBox& box = share.boxes[share.next_box++];
+    ASSIGN_OR_RETURN(const BoxView view, share.reader->Next());
+    const TensorDigest digest =
+        PackAndDigestOnHost(keys_[tensor], box.shape, slice.conversion, box.item_bytes, view.base, view.place,
+                            PlaceIn(slice.logical_box, plan_.tensors[tensor].shape), payload);
+    source_.Release({box.base + box.place.offset * box.item_bytes,
+                     static_cast<std::size_t>(Reach(box.shape, box.place) * box.item_bytes)});
     if (!is_whole) {
       const LocalTensor& target =
           blocked_.ranks[static_cast<std::size_t>(rank)].tensors[static_cast<std::size_t>(slice.engine_tensor)];
-      UnpackOnHost(shape, ItemBytes(target.dtype), payload, block.data(), PlaceIn(slice.engine_box, target.shape));
+      UnpackOnHost(box.shape, ItemBytes(target.dtype), payload, share.bytes.data(),
+                   PlaceIn(slice.engine_box, target.shape));
     }
     return digest;
   }
@@ -184,7 +210,6 @@ class BlockWriter {
   const std::vector<std::string> paths_;
   const WriteControl& control_;
   std::vector<DigestKey> keys_;  // per logical tensor
-  std::atomic<std::size_t> next_ = 0;
   std::atomic<bool> failed_ = false;
 };
 
@@ -248,9 +273,9 @@ Result<WrittenFiles> RunThreads(BlockWriter& writer, const Plan& plan, std::size
     std::vector<Worker> workers;
     for (std::size_t i = 1; i < threads; ++i) {
       workers.emplace_back(fmt::format("write-{}", i),
-                           [&, i](std::stop_token) { ends[i] = writer.TakeBlocks(sums[i]); });
+                           [&, i](std::stop_token) { ends[i] = writer.WriteShare(i, threads, sums[i]); });
     }
-    ends[0] = writer.TakeBlocks(sums[0]);
+    ends[0] = writer.WriteShare(0, threads, sums[0]);
   }
   for (const Status& end : ends) RETURN_IF_ERROR(end);
   for (std::size_t i = 1; i < threads; ++i) Add(sums[i], sums[0]);

@@ -102,6 +102,7 @@ Status EngineProcess::Parts::MakeDecoder(const EngineProcessOptions& options, co
   decode_options.config = config;
   decode_options.tensors = std::move(tensors);
   decode_options.dtype = dtype;
+  decode_options.ranks = options.parallel.tensor;
   decode_options.threads = options.threads;
   decode_options.kv_pages = options.kv_pages;
   decode_options.max_running = options.max_running;
@@ -155,9 +156,9 @@ Result<std::unique_ptr<EngineProcess>> EngineProcess::Start(const EngineProcessO
   if (checkpoint.artifact() != nullptr) {
     RETURN_IF_ERROR(CheckArtifactFits(checkpoint, options.parallel, options.dtype));
   }
-  if (options.parallel.ranks() != 1) {
+  if (options.parallel.pipeline != 1) {
     return Status::Unimplemented("unsupported_parallel",
-                                 fmt::format("{}: this engine decodes on one rank", options.parallel.ToString()));
+                                 fmt::format("{}: the decoder runs one stage", options.parallel.ToString()));
   }
   ASSIGN_OR_RETURN(EngineLayout layout, EngineLayoutOf(checkpoint, options.parallel, options.dtype));
   auto parts = std::make_unique<Parts>();

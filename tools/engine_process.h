@@ -21,8 +21,8 @@ struct EngineProcessOptions {
   std::string listen;
   int slot_count = 2;
   WantedDType dtype = WantedDType::kKeep;
-  ParallelLayout parallel;
-  int threads = 2;
+  ParallelLayout parallel;    // ranks are threads of this process
+  int threads = 2;            // of all ranks together
   std::int64_t kv_pages = 0;  // 0: the decoder's default
   std::int32_t max_running = 64;
 };

@@ -35,6 +35,9 @@ class NamedSource final : public WeightSource {
   NamedSource(const Checkpoint& stored, Layout layout) : stored_(stored), layout_(std::move(layout)) {}
   const Layout& layout() const override { return layout_; }
   const std::byte* Base(int sender_rank, int tensor) const override { return stored_.Base(sender_rank, tensor); }
+  std::unique_ptr<BoxReader> Read(std::vector<SourceBox> boxes) const override {
+    return stored_.Read(std::move(boxes));
+  }
   void Release(std::span<const std::byte> memory) const override { stored_.Release(memory); }
 
  private:
@@ -175,7 +178,7 @@ Result<CheckpointDigest> DigestCheckpoint(const LogicalCheckpoint& checkpoint, s
 
 Result<TensorSource> TensorSourceOf(const WeightSource& source) {
   const Layout& layout = source.layout();
-  TensorSource tensors(static_cast<int>(layout.ranks.size()));
+  TensorSource tensors(static_cast<int>(layout.ranks.size()), source);
   for (std::size_t r = 0; r < layout.ranks.size(); ++r) {
     std::set<std::pair<std::int32_t, Box>> added;  // a second use of the same elements adds nothing
     for (const MapRow& row : layout.ranks[r].rows) {

@@ -78,7 +78,7 @@ struct CheckpointDigest {
 // DataLoss "artifact_altered"  an artifact's bytes are not those of its manifest: names the tensor
 Result<CheckpointDigest> DigestCheckpoint(const LogicalCheckpoint& checkpoint, std::vector<TensorSpec> specs);
 
-// What a source holds, as a trainer's tensors: the same memory, one trainer rank for each of its ranks.
+// What a source holds, as a trainer's tensors: the same memory, one trainer rank for each of its ranks. Borrows it.
 Result<TensorSource> TensorSourceOf(const WeightSource& source);
 
 }  // namespace bascule
