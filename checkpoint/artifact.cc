@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "bridge/manifest/manifest.h"
+#include "checkpoint/checkpoint_reader_internal.h"
 #include "checkpoint/file_internal.h"
 
 namespace bascule {
@@ -65,7 +66,10 @@ bool Artifact::IsArtifact(const std::string& path) {
   return fs::exists(fs::path(path) / kManifestName, error) || fs::exists(fs::path(path) / "rank-0.safetensors", error);
 }
 
-Result<std::unique_ptr<Artifact>> Artifact::Open(const std::string& path) {
+Artifact::Artifact() = default;
+Artifact::~Artifact() = default;
+
+Result<std::unique_ptr<Artifact>> Artifact::Open(const std::string& path, const ReadOptions& read) {
   std::unique_ptr<Artifact> artifact(new Artifact());
   artifact->path_ = path;
   const std::string manifest = (fs::path(path) / kManifestName).string();
@@ -75,12 +79,13 @@ Result<std::unique_ptr<Artifact>> Artifact::Open(const std::string& path) {
                             fmt::format("{}: no such file: this is no whole artifact; make it again", manifest));
   }
   RETURN_IF_ERROR(text.status());
-  auto read = ReadArtifactManifest(*text);
-  if (!read.ok()) return read.status().WithContext(path);
-  artifact->manifest_ = *std::move(read);
+  auto parsed = ReadArtifactManifest(*text);
+  if (!parsed.ok()) return parsed.status().WithContext(path);
+  artifact->manifest_ = *std::move(parsed);
   for (std::size_t rank = 0; rank < artifact->manifest_.ranks.size(); ++rank) {
     RETURN_IF_ERROR(artifact->OpenRank(rank));
   }
+  ASSIGN_OR_RETURN(artifact->reader_, CheckpointReader::Create(artifact->files_, read));
   return artifact;
 }
 
@@ -125,6 +130,10 @@ std::vector<Artifact::Altered> Artifact::AlteredPadding() const {
 const std::byte* Artifact::Base(int sender_rank, int tensor) const {
   return data_[static_cast<std::size_t>(sender_rank)][static_cast<std::size_t>(tensor)].data();
 }
+
+std::unique_ptr<BoxReader> Artifact::Read(std::vector<SourceBox> boxes) const { return reader_->Read(boxes); }
+
+ReadSummary Artifact::read_summary() const { return reader_->Summary(); }
 
 void Artifact::Release(std::span<const std::byte> memory) const { SafetensorsFile::Release(memory); }
 

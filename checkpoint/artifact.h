@@ -22,9 +22,12 @@
 #include "bridge/plan/plan.h"
 #include "bridge/send/weight_source.h"
 #include "checkpoint/artifact_manifest.h"
+#include "checkpoint/read_strategy.h"
 #include "checkpoint/safetensors.h"
 
 namespace bascule {
+
+class CheckpointReader;
 
 class Artifact final : public WeightSource {
  public:
@@ -36,8 +39,9 @@ class Artifact final : public WeightSource {
   // NotFound "manifest_not_found"  rank files without a manifest
   // DataLoss "artifact_altered"    names the file
   // DataLoss "bad_artifact"        a manifest that contradicts itself
-  // ResourceExhausted, PermissionDenied  as SafetensorsFile::Open
-  static Result<std::unique_ptr<Artifact>> Open(const std::string& path);
+  // ResourceExhausted, PermissionDenied  as SafetensorsFile::Open; as ReadOptions ask for, as Checkpoint::Open
+  static Result<std::unique_ptr<Artifact>> Open(const std::string& path, const ReadOptions& read = {});
+  ~Artifact() override;
 
   const std::string& path() const { return path_; }
   const ArtifactManifest& manifest() const { return manifest_; }
@@ -53,16 +57,20 @@ class Artifact final : public WeightSource {
 
   const Layout& layout() const override { return manifest_.layout; }
   const std::byte* Base(int sender_rank, int tensor) const override;
+  // By the strategy of Open: nothing but what the boxes need is read.
+  std::unique_ptr<BoxReader> Read(std::vector<SourceBox> boxes) const override;
+  ReadSummary read_summary() const;
   void Release(std::span<const std::byte> memory) const override;
 
  private:
-  Artifact() = default;
+  Artifact();
   Status OpenRank(std::size_t rank);
 
   std::string path_;
   ArtifactManifest manifest_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;        // per rank
   std::vector<std::vector<std::span<const std::byte>>> data_;  // per rank, per local tensor
+  std::unique_ptr<CheckpointReader> reader_;
 };
 
 // How a long write goes on. Called from several threads.

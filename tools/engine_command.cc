@@ -9,6 +9,7 @@
 #include "tools/engine_cut.h"
 #include "tools/engine_process.h"
 #include "tools/options.h"
+#include "tools/read_option.h"
 
 namespace bascule {
 namespace {
@@ -18,6 +19,7 @@ constexpr int kMaxThreads = 256;
 struct EngineOptions {
   std::string checkpoint;
   EngineProcessOptions process;
+  ReadOptions read;
   std::string flip = "shadow";
   std::string run = "checkpoint";
   std::uint64_t version = 0;
@@ -25,16 +27,22 @@ struct EngineOptions {
   std::optional<int> tensor_parallel;
 };
 
-void SayReady(Output& out, const WeightVersion& version, double load_ms) {
+void SayReady(Output& out, const WeightVersion& version, const ReadSummary& read, double load_ms) {
   if (out.json()) {
     out.PrintObject(Json{{"event", "ready"},
                          {"version", version.number},
                          {"run", version.run},
                          {"digest", version.digest.ToHex()},
-                         {"load_ms", load_ms}});
+                         {"load_ms", load_ms},
+                         {"read",
+                          {{"strategy", ReadStrategyName(read.strategy)},
+                           {"logical_bytes", read.logical_bytes},
+                           {"read_bytes", read.read_bytes},
+                           {"calls", read.calls}}}});
   } else {
-    out.PrintText(fmt::format("ready     version {} (digest {}) in {:.0f} ms", version.ToString(),
-                              version.digest.ToHex(), load_ms));
+    out.PrintText(fmt::format("ready     version {} (digest {}) in {:.0f} ms; {} bytes by --read {}, {} needed",
+                              version.ToString(), version.digest.ToHex(), load_ms, read.read_bytes,
+                              ReadStrategyName(read.strategy), read.logical_bytes));
   }
 }
 
@@ -47,7 +55,7 @@ ParallelLayout ParallelWanted(const EngineOptions& options, const LogicalCheckpo
 }
 
 Outcome RunEngine(Program& program, const EngineOptions& options) {
-  ASSIGN_OR_RETURN(auto checkpoint, LogicalCheckpoint::Open(options.checkpoint));
+  ASSIGN_OR_RETURN(auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
   EngineProcessOptions process = options.process;
   process.parallel = ParallelWanted(options, checkpoint);
   ASSIGN_OR_RETURN(const auto engine, EngineProcess::Start(process, checkpoint));
@@ -58,7 +66,7 @@ Outcome RunEngine(Program& program, const EngineOptions& options) {
                                  Deadline::After(clock, options.load_deadline), program.interrupt.token());
   if (program.interrupt.requested()) return program.interrupt.StopStatusOfServer();
   if (!live.ok()) return live.status().WithContext(options.checkpoint);
-  SayReady(program.out, *live, MsOf(clock.Now() - began));
+  SayReady(program.out, *live, checkpoint.read_summary(), MsOf(clock.Now() - began));
   program.interrupt.Wait();
   return program.interrupt.StopStatusOfServer();
 }
@@ -91,6 +99,7 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
   AddNumber(app, "--version", options.version, "number of the checkpoint's version");
   app.add_option("--run", options.run, "run of the checkpoint's version")->capture_default_str();
   AddDuration(app, "--load-deadline", options.load_deadline, "by when the checkpoint is loaded");
+  AddReadOptions(app, options.read);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "tools/logical_checkpoint.h"
 
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_map>
@@ -55,16 +54,17 @@ const MapRow* WholeRowOf(const Layout& layout, std::string_view name) {
 }
 
 // The head of a tied model that equals the embedding becomes a second use of it.
-void MergeTiedHead(const Checkpoint& stored, Layout& layout) {
+Status MergeTiedHead(const Checkpoint& stored, bool tied, Layout& layout) {
   const MapRow* head = WholeRowOf(layout, kHead);
   const MapRow* embedding = WholeRowOf(layout, kEmbedding);
-  if (head == nullptr || embedding == nullptr || !IsTied(stored.config_json())) return;
+  if (head == nullptr || embedding == nullptr || !tied) return OkStatus();
   const TensorSpec& of_head = layout.tensors[static_cast<std::size_t>(head->logical)];
   const TensorSpec& twin = layout.tensors[static_cast<std::size_t>(embedding->logical)];
-  if (of_head.dtype != twin.dtype || of_head.shape != twin.shape) return;
-  const auto bytes = static_cast<std::size_t>(twin.Bytes());
-  if (std::memcmp(stored.Base(0, head->local), stored.Base(0, embedding->local), bytes) != 0) return;
-  layout.ranks[0].rows[static_cast<std::size_t>(head - layout.ranks[0].rows.data())].logical = embedding->logical;
+  if (of_head.dtype != twin.dtype || of_head.shape != twin.shape) return OkStatus();
+  ASSIGN_OR_RETURN(const bool same, stored.SameBytes(head->local, embedding->local));
+  const auto row = static_cast<std::size_t>(head - layout.ranks[0].rows.data());
+  if (same) layout.ranks[0].rows[row].logical = embedding->logical;
+  return OkStatus();
 }
 
 // Leaves out the logical tensors that no row brings, or that are in `names`; gives the stored names that are left out.
@@ -109,20 +109,20 @@ LogicalCheckpoint::LogicalCheckpoint(std::string path, std::unique_ptr<Checkpoin
                                      std::unique_ptr<Artifact> artifact, Result<ModelConfig> config)
     : path_(std::move(path)), stored_(std::move(stored)), artifact_(std::move(artifact)), config_(std::move(config)) {}
 
-Result<LogicalCheckpoint> LogicalCheckpoint::Open(const std::string& path) {
-  return Artifact::IsArtifact(path) ? OpenArtifact(path) : OpenCheckpoint(path);
+Result<LogicalCheckpoint> LogicalCheckpoint::Open(const std::string& path, const ReadOptions& read) {
+  return Artifact::IsArtifact(path) ? OpenArtifact(path, read) : OpenCheckpoint(path, read);
 }
 
-Result<LogicalCheckpoint> LogicalCheckpoint::OpenArtifact(const std::string& path) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Artifact> artifact, Artifact::Open(path));
+Result<LogicalCheckpoint> LogicalCheckpoint::OpenArtifact(const std::string& path, const ReadOptions& read) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Artifact> artifact, Artifact::Open(path, read));
   auto config = ConfigOf(artifact->manifest().config_json, path);
   LogicalCheckpoint checkpoint(path, nullptr, std::move(artifact), std::move(config));
   checkpoint.source_ = checkpoint.artifact_.get();
   return checkpoint;
 }
 
-Result<LogicalCheckpoint> LogicalCheckpoint::OpenCheckpoint(const std::string& path) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> stored, Checkpoint::Open(path));
+Result<LogicalCheckpoint> LogicalCheckpoint::OpenCheckpoint(const std::string& path, const ReadOptions& read) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> stored, Checkpoint::Open(path, read));
   auto config = ConfigOf(stored->config_json(), path);
   // A broken config is an error; one that is missing, or of a model that no table describes, leaves what needs none.
   if (!config.ok() && config.status().reason() == "bad_config") return config.status();
@@ -137,7 +137,7 @@ Status LogicalCheckpoint::MapNames() {
   if (config_.ok()) {
     ASSIGN_OR_RETURN(layout, CanonicalSenderLayout(*config_, stored_->layout(), &ignored));
   }
-  MergeTiedHead(*stored_, layout);
+  RETURN_IF_ERROR(MergeTiedHead(*stored_, config_.ok() ? config_->tied_head : IsTied(stored_->config_json()), layout));
   std::erase(ignored, kHead);  // one that differs is a tensor that the engine does not expect
   dropped_ = DropTensors(ignored, layout);
   named_ = std::make_unique<NamedSource>(*stored_, std::move(layout));

@@ -28,9 +28,11 @@ class LogicalCheckpoint {
   // tensors keep the names they are stored under.
   //
   // as Checkpoint::Open, Artifact::Open and CanonicalSenderLayout; InvalidArgument "bad_config"
-  static Result<LogicalCheckpoint> Open(const std::string& path);
+  static Result<LogicalCheckpoint> Open(const std::string& path, const ReadOptions& read = {});
 
   const std::string& path() const { return path_; }
+  // What was read of it so far, and how.
+  ReadSummary read_summary() const { return artifact_ ? artifact_->read_summary() : stored_->read_summary(); }
   // Null for a checkpoint.
   const Artifact* artifact() const { return artifact_.get(); }
   const std::string& config_json() const;
@@ -48,8 +50,8 @@ class LogicalCheckpoint {
  private:
   LogicalCheckpoint(std::string path, std::unique_ptr<Checkpoint> stored, std::unique_ptr<Artifact> artifact,
                     Result<ModelConfig> config);
-  static Result<LogicalCheckpoint> OpenArtifact(const std::string& path);
-  static Result<LogicalCheckpoint> OpenCheckpoint(const std::string& path);
+  static Result<LogicalCheckpoint> OpenArtifact(const std::string& path, const ReadOptions& read);
+  static Result<LogicalCheckpoint> OpenCheckpoint(const std::string& path, const ReadOptions& read);
   Status MapNames();
 
   std::string path_;

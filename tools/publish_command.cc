@@ -12,6 +12,7 @@
 #include "tools/options.h"
 #include "tools/publish_progress.h"
 #include "tools/publish_report.h"
+#include "tools/read_option.h"
 #include "trainer_side/grpc/version_status_service.h"
 #include "trainer_side/weight_publisher.h"
 
@@ -23,6 +24,7 @@ constexpr Duration kCancelTime = std::chrono::seconds(5);   // for replicas to h
 
 struct PublishOptions {
   std::string checkpoint;
+  ReadOptions read;
   std::vector<std::string> to;
   std::optional<std::uint64_t> version;
   std::string run;
@@ -76,7 +78,7 @@ Result<PublishReport> WaitForReport(Program& program, const PublishOptions& opti
 }
 
 Outcome RunPublish(Program& program, const PublishOptions& options) {
-  ASSIGN_OR_RETURN(const auto checkpoint, LogicalCheckpoint::Open(options.checkpoint));
+  ASSIGN_OR_RETURN(const auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
   ASSIGN_OR_RETURN(TensorSource source, TensorSourceOf(checkpoint.source()));
   Dialers dialers;
   ASSIGN_OR_RETURN(const auto publisher,
@@ -118,6 +120,7 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
       ->type_name("PATTERN");
   AddDuration(app, "--deadline", options.deadline, "of the whole publish");
   AddAddress(app, "--listen", options.listen, "serve the publisher's own status meanwhile");
+  AddReadOptions(app, options.read);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "tools/engine_cut.h"
 #include "tools/model_origin.h"
 #include "tools/options.h"
+#include "tools/read_option.h"
 #include "tools/write_progress.h"
 
 namespace bascule {
@@ -18,6 +19,7 @@ struct ShardOptions {
   ParallelLayout parallel;
   WantedDType dtype = WantedDType::kKeep;
   std::vector<std::string> ignore;
+  ReadOptions read;
 };
 
 Result<ArtifactRecipe> RecipeOf(const LogicalCheckpoint& checkpoint, const ShardOptions& options) {
@@ -55,7 +57,7 @@ std::string RanksText(const ArtifactManifest& manifest) {
 }
 
 Outcome RunShard(Program& program, const ShardOptions& options) {
-  ASSIGN_OR_RETURN(const LogicalCheckpoint checkpoint, LogicalCheckpoint::Open(options.checkpoint));
+  ASSIGN_OR_RETURN(const LogicalCheckpoint checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
   ASSIGN_OR_RETURN(ArtifactRecipe recipe, RecipeOf(checkpoint, options));
   WriteProgress progress(program, "shard");
   const auto manifest = WriteArtifact(std::move(recipe), options.out, progress.control());
@@ -83,6 +85,7 @@ Command ShardCommand(CLI::App& parent) {
   AddDType(*app, options->dtype, "of the weights in the artifact");
   app->add_option("--ignore", options->ignore, "tensors that the engine need not know; '*' stands for any text")
       ->type_name("PATTERN");
+  AddReadOptions(*app, options->read);
   return {app, [options](Program& program) { return RunShard(program, *options); }};
 }
 

@@ -7,6 +7,7 @@
 #include "tools/command.h"
 #include "tools/logical_checkpoint.h"
 #include "tools/options.h"
+#include "tools/read_option.h"
 #include "tools/write_progress.h"
 
 namespace bascule {
@@ -15,10 +16,11 @@ namespace {
 struct UnshardOptions {
   std::string artifact;
   std::string out;
+  ReadOptions read;
 };
 
 Outcome RunUnshard(Program& program, const UnshardOptions& options) {
-  ASSIGN_OR_RETURN(const LogicalCheckpoint opened, LogicalCheckpoint::Open(options.artifact));
+  ASSIGN_OR_RETURN(const LogicalCheckpoint opened, LogicalCheckpoint::Open(options.artifact, options.read));
   if (opened.artifact() == nullptr) {
     return Status::InvalidArgument("not_an_artifact", options.artifact + " is a checkpoint already");
   }
@@ -49,6 +51,7 @@ Command UnshardCommand(CLI::App& parent) {
   app->add_option("--out", options->out, "directory to make; it appears once it is whole")
       ->required()
       ->type_name("DIR");
+  AddReadOptions(*app, options->read);
   return {app, [options](Program& program) { return RunUnshard(program, *options); }};
 }
 

@@ -14,12 +14,14 @@
 #include "tools/grpc/version_status_client.h"
 #include "tools/logical_checkpoint.h"
 #include "tools/options.h"
+#include "tools/read_option.h"
 
 namespace bascule {
 namespace {
 
 struct VerifyOptions {
   std::string a, b;
+  ReadOptions read;
   Duration timeout = std::chrono::minutes(2);
 };
 
@@ -46,8 +48,8 @@ Result<Content> ReadEngine(Program& program, const std::string& address, Deadlin
   return content;
 }
 
-Result<Content> ReadFiles(const std::string& path) {
-  ASSIGN_OR_RETURN(LogicalCheckpoint files, LogicalCheckpoint::Open(path));
+Result<Content> ReadFiles(const std::string& path, const ReadOptions& read) {
+  ASSIGN_OR_RETURN(LogicalCheckpoint files, LogicalCheckpoint::Open(path, read));
   Content content{path, std::move(files), {}, {}, {}};
   for (const TensorSpec& tensor : content.files->tensors()) content.tensors[tensor.name] = tensor;
   if (const Artifact* artifact = content.files->artifact(); artifact != nullptr) {
@@ -156,7 +158,7 @@ Outcome RunVerify(Program& program, const VerifyOptions& options) {
   for (const std::string& side : {options.a, options.b}) {
     std::error_code ignored;
     const bool is_engine = !std::filesystem::exists(side, ignored) && NetAddress::Parse(side).ok();
-    auto content = is_engine ? ReadEngine(program, side, deadline) : ReadFiles(side);
+    auto content = is_engine ? ReadEngine(program, side, deadline) : ReadFiles(side, options.read);
     if (!content.ok()) return {content.status(), is_engine ? side : "", ""};
     sides.push_back(std::move(*content));
   }
@@ -176,6 +178,7 @@ Command VerifyCommand(CLI::App& parent) {
   app->add_option("a", options->a, "a checkpoint, an artifact, or the address of a running engine")->required();
   app->add_option("b", options->b, "likewise")->required();
   AddDuration(*app, "--timeout", options->timeout, "how long to wait for an engine to digest its memory");
+  AddReadOptions(*app, options->read);
   return {app, [options](Program& program) { return RunVerify(program, *options); }};
 }
 

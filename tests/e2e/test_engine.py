@@ -227,7 +227,8 @@ class StopTest(EndToEndTest):
 
 class HelpTest(EndToEndTest):
     def test_every_level_has_help_with_an_example(self):
-        commands = ["engine", "publish", "generate", "status", "watch", "versions", "rollback", "digest", "verify", "bench"]
+        commands = ["engine", "publish", "generate", "status", "watch", "versions", "rollback", "digest", "verify", "inspect", "map",
+                    "shard", "unshard", "bench"]  # fmt: skip
         for command in ([], *([name] for name in commands)):
             with self.subTest(command):
                 ended = run(*command, "--help", as_json=False)

@@ -47,6 +47,26 @@ TEST(PlannerTest, OnePlainTrainerAndOnePlainEngineMoveEveryTensorWhole) {
   EXPECT_EQ(plan->sender_layout, LayoutDigest(layout));
 }
 
+TEST(PlannerTest, WhereBothSidesAreLaidOutAlikeEveryRankTakesEverythingFromItsTwin) {
+  Layout layout = LayoutOf({{"norm", DType::kBf16, {4}}, {"w", DType::kBf16, {6, 4}}}, 3);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    HoldRows(layout, rank, 0, 0, 4);
+    HoldRows(layout, rank, 1, 2 * static_cast<std::int64_t>(rank), 2 * static_cast<std::int64_t>(rank) + 2);
+  }
+  Layout of_other_type = layout;
+  for (TensorSpec& tensor : of_other_type.tensors) tensor.dtype = DType::kF32;
+  for (RankLayout& rank : of_other_type.ranks) {
+    for (LocalTensor& tensor : rank.tensors) tensor.dtype = DType::kF32;
+  }
+
+  const Result<Plan> plan = MakePlan(layout, layout, {});
+
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  EXPECT_EQ(plan->routes, (std::vector<Route>{{0, 0}, {1, 1}, {2, 2}}));
+  EXPECT_EQ(plan->payload_bytes, 3 * 8 + 48);
+  EXPECT_TRUE(MakePlan(layout, of_other_type, {}).ok());
+}
+
 TEST(PlannerTest, MastersAreConvertedAndOtherTypesAreRefusedWithBothSpelledOut) {
   const auto plan_between = [](DType sender, DType engine) {
     return MakePlan(PlainLayout({{"w", sender, {4}}}), PlainLayout({{"w", engine, {4}}}), {});

@@ -48,6 +48,22 @@ TEST_F(PublishOnceTest, AnEngineLoadsItsFirstVersionThroughTheSamePath) {
   EXPECT_EQ(report.phase, SendPhase::kFlip);
 }
 
+TEST_F(PublishOnceTest, DigestsThatAreOnRecordAreSealedWhateverTheSourceHolds) {
+  engine_.SetLive({});
+  const TensorDigest recorded{{1, 2, 3, 4}};
+
+  const SendReport report = Publish({.run = "checkpoint",
+                                     .number = 0,
+                                     .new_run = true,
+                                     .recorded = {{ShardedTrainer::WireTensors()[1].name, recorded}}});
+
+  const ManifestSeal seal = engine_.account().seals.back();
+  EXPECT_EQ(seal.digests[1], recorded);
+  EXPECT_NE(seal.digests[0], recorded);
+  EXPECT_EQ(seal.version_digest, VersionDigestOf(ShardedTrainer::WireTensors(), seal.digests));
+  EXPECT_EQ(report.version.digest, seal.version_digest);
+}
+
 TEST_F(PublishOnceTest, TheConnectionIsGoneAfterwards) {
   std::thread([] {}).join();  // ThreadSanitizer starts a thread of its own with the first
   const std::size_t threads = RunningThreads();
