@@ -12,12 +12,13 @@ Result<ArtifactFingerprint> FingerprintOf(const LogicalCheckpoint& checkpoint, c
   const ModelConfig& config = *checkpoint.config();
   std::set<std::string_view> types;
   for (const TensorSpec& tensor : checkpoint.tensors()) types.insert(DTypeName(StorageDType(tensor.dtype, wanted)));
-  return ArtifactFingerprint{.architecture = config.Description(),
-                             .tensor = parallel.tensor,
-                             .pipeline = parallel.pipeline,
-                             .expert_parallel = parallel.expert_parallel,
-                             .dtype = fmt::format("{}", fmt::join(types, ",")),
-                             .quantization = config.quantization.empty() ? "none" : config.quantization};
+  return ArtifactFingerprint{
+      .architecture = config.Description(),
+      .tensor = parallel.tensor,
+      .pipeline = parallel.pipeline,
+      .expert_parallel = parallel.expert_parallel,
+      .dtype = fmt::format("{}", fmt::join(types, ",")),
+      .quantization = config.quantization.method.empty() ? "none" : config.quantization.ToString()};
 }
 
 Result<EngineLayout> EngineLayoutOf(const LogicalCheckpoint& checkpoint, const ParallelLayout& parallel,
