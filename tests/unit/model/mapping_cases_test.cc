@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <numeric>
 
 #include "bridge/plan/planner.h"
@@ -298,6 +299,67 @@ TEST(MappingCasesTest, EveryEngineTensorIsReachedOnceFromEachFormOfPrefix) {
     ASSERT_TRUE(memory.ok()) << stored.front().name << ": " << memory.status().ToString();
     EXPECT_EQ(*memory, MemoryOf(engine)) << stored.front().name;
   }
+}
+
+// Whatever flat ranges FSDP cuts a stack of experts into, each element is that of its expert.
+TEST(MappingCasesTest, FlatRangesOfStackedExpertsAreBoxesOfTheirExperts) {
+  const std::string stacked = "model.layers.0.mlp.experts.gate_up_proj";
+  const Dims shape = {4, 12, kHidden};
+  std::map<std::uint64_t, std::uint64_t> logical_of;
+  for (std::int64_t element = 0; element < 4 * 12 * kHidden; ++element) {
+    const std::int64_t expert = element / (12 * kHidden), row = element / kHidden % 12;
+    const std::string name =
+        fmt::format("model.layers.0.mlp.experts.{}.{}_proj.weight", expert, row < 6 ? "gate" : "up");
+    logical_of[IdOf(stacked, element)] = IdOf(name, row % 6 * kHidden + element % kHidden);
+  }
+  for (std::int64_t ranks = 1; ranks <= 7; ++ranks) {
+    SCOPED_TRACE(ranks);
+    Layout stored{.tensors = {{stacked, DType::kBf16, shape}}, .ranks = {}};
+    for (std::int64_t r = 0; r < ranks; ++r) {
+      const std::int64_t elements = stored.tensors[0].Elements();
+      RankLayout& rank = stored.ranks.emplace_back();
+      for (const Box& box : BoxesOfRange(shape, elements * r / ranks, elements * (r + 1) / ranks)) {
+        rank.rows.push_back({static_cast<std::int32_t>(rank.tensors.size()), Box::Whole(box.extent), 0, box});
+        rank.tensors.push_back({.name = box.ToString(), .dtype = DType::kBf16, .shape = box.extent, .stride = {}});
+      }
+    }
+    std::vector<std::string> ignore;
+
+    const Result<Layout> canonical = CanonicalSenderLayout(TinyMixture(4), stored, &ignore);
+
+    ASSERT_TRUE(canonical.ok()) << canonical.status().ToString();
+    std::vector<RankMemory> expected = MemoryOf(stored);
+    for (RankMemory& rank : expected) {
+      for (std::vector<std::uint64_t>& tensor : rank) {
+        for (std::uint64_t& id : tensor) id = logical_of.at(id);
+      }
+    }
+    EXPECT_EQ(MemoryOf(*canonical), expected);
+    EXPECT_TRUE(CheckLayout(*canonical).ok());
+  }
+}
+
+// What a decoder has beside it, an image tower or a draft layer, is left out on request only.
+TEST(MappingCasesTest, TensorsBesideTheDecoderAreUnexpectedUnlessAPatternNamesThem) {
+  ModelConfig config = TinyConfig();
+  config.architecture = "Gemma3ForConditionalGeneration";
+  const Layout engine = MakeEngineLayout(config, DType::kBf16)->layout;
+  std::vector<TensorSpec> stored = LogicalTensors(config, DType::kBf16);
+  for (TensorSpec& tensor : stored) tensor.name = "language_model." + tensor.name;
+  stored.push_back({"vision_tower.embeddings.weight", DType::kBf16, {2}});
+  stored.push_back({"model.layers.1.eh_proj.weight", DType::kBf16, {2}});
+  std::vector<std::string> ignore;
+  const Layout sender = *CanonicalSenderLayout(config, PlainLayout(stored), &ignore);
+  const auto planned = [&](const std::vector<std::string>& patterns) {
+    return MakePlan(sender, engine, {.bucket_bytes = 4096, .ignore = patterns});
+  };
+
+  EXPECT_EQ(planned({}).status().reason(), "tensor_unexpected");
+  EXPECT_EQ(planned({"vision_tower.*"}).status().reason(), "tensor_unexpected");
+  const Result<Plan> plan = planned({"vision_tower.*", "model.layers.1.*"});
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  EXPECT_EQ(plan->names.loaded.size() + plan->names.ignored.size(), stored.size());
+  EXPECT_EQ(planned({"vision_tower.*", "model.layers.1.*", "draft.*"}).status().reason(), "ignore_matches_nothing");
 }
 
 }  // namespace
