@@ -40,9 +40,9 @@ void SayReady(Output& out, const WeightVersion& version, const ReadSummary& read
                            {"read_bytes", read.read_bytes},
                            {"calls", read.calls}}}});
   } else {
-    out.PrintText(fmt::format("ready     version {} (digest {}) in {:.0f} ms; {} bytes by --read {}, {} needed",
-                              version.ToString(), version.digest.ToHex(), load_ms, read.read_bytes,
-                              ReadStrategyName(read.strategy), read.logical_bytes));
+    out.PrintText(fmt::format("ready     version {} (digest {}) in {:.0f} ms, {:.0f} MB by --read {}",
+                              version.ToString(), version.digest.ToHex(), load_ms,
+                              static_cast<double>(read.read_bytes) / 1e6, ReadStrategyName(read.strategy)));
   }
 }
 
