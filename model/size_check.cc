@@ -5,7 +5,7 @@
 namespace bascule {
 namespace {
 
-constexpr std::int64_t kExpertsMax = std::int64_t{1} << 18;  // over all layers
+constexpr std::int64_t kExpertsMax = std::int64_t{1} << 16;  // over all layers
 constexpr std::int64_t kSizeMax = std::int64_t{1} << 31;
 
 Status BadSize(std::string message) { return Status::InvalidArgument("bad_config", std::move(message)); }

@@ -110,6 +110,8 @@ TEST(EngineLayoutTest, SizesThatOverflowOrDoNotDivideAreRefusedByName) {
   EXPECT_NE(refusal([](ModelConfig& c) { c.layers = 0; }).find("layers"), std::string::npos);
   EXPECT_NE(refusal([](ModelConfig& c) { c.layers = INT64_MAX; }).find("layers"), std::string::npos);
   EXPECT_NE(refusal([](ModelConfig& c) { c.layers = 10001; }).find("layers"), std::string::npos);
+  EXPECT_NE(refusal([](ModelConfig& c) { c.experts = {.count = 1 << 20, .ffn = 1}; }).find("experts"),
+            std::string::npos);
   EXPECT_NE(refusal([](ModelConfig& c) { c.hidden = -1; }).find("hidden"), std::string::npos);
   EXPECT_NE(refusal([](ModelConfig& c) { c.head_size = std::int64_t{1} << 31; }).find("heads"), std::string::npos);
   EXPECT_NE(refusal([](ModelConfig& c) { c.vocabulary = c.hidden = std::int64_t{1} << 31; }).find("2^63"),

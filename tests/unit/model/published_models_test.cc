@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <ostream>
+#include <random>
 
 #include "model/engine_layout.h"
 
@@ -121,6 +123,35 @@ TEST_P(PublishedModelsTest, HaveAsManyParametersAsTheyArePublishedToHaveAndDivid
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, PublishedModelsTest, testing::ValuesIn(kPublished));
+
+// A config.json comes from anywhere: whatever is changed in one, it is read or refused, and what it sizes is what fits.
+TEST(ConfigMutationTest, AChangedConfigIsReadOrRefusedAndLaysOutOrIsRefused) {
+  int read = 0;
+  int laid_out = 0;
+  for (std::uint64_t seed = 0; seed < 1500; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937_64 random(seed);
+    std::string text = kPublished[random() % std::size(kPublished)].config;
+    for (std::uint64_t changes = 1 + random() % 3; changes > 0; --changes) {
+      const std::string_view characters = "0123456789-.e{}[]\",: ntf";
+      const std::size_t at = random() % text.size();
+      text.replace(at, random() % 3, 1, characters[random() % characters.size()]);
+    }
+    const Result<ModelConfig> config = ParseModelConfig(text);
+    if (!config.ok()) {
+      EXPECT_FALSE(config.status().reason().empty());
+      continue;
+    }
+    ++read;
+    if (config->layers * std::max<std::int64_t>(config->experts.count, 1) > 512) continue;
+    const Result<EngineLayout> engine = MakeEngineLayout(*config, DType::kBf16, {.tensor = 2});
+    if (!engine.ok()) continue;
+    ++laid_out;
+    EXPECT_EQ(engine->layout.ranks.size(), 2U);
+  }
+  EXPECT_GT(read, 150);
+  EXPECT_GT(laid_out, 75);
+}
 
 }  // namespace
 }  // namespace bascule
