@@ -1,6 +1,8 @@
 #include "kernels/rope.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numbers>
 
 namespace bascule {
 
@@ -10,6 +12,16 @@ std::vector<double> RopeFrequencies(double theta, std::int64_t head_size) {
     frequencies.push_back(std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_size)));
   }
   return frequencies;
+}
+
+void StretchFrequencies(const RopeStretch& stretch, std::span<double> frequencies) {
+  for (double& frequency : frequencies) {
+    const double turns = stretch.original_positions * frequency / (2 * std::numbers::pi);
+    const double unscaled = std::clamp(
+        (turns - stretch.low_frequency_factor) / (stretch.high_frequency_factor - stretch.low_frequency_factor), 0.0,
+        1.0);
+    frequency = unscaled * frequency + (1 - unscaled) * frequency / stretch.factor;
+  }
 }
 
 void RopeAngles(std::span<const double> frequencies, std::int64_t position, std::span<float> cosines,

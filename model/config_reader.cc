@@ -47,6 +47,8 @@ Result<ConfigReader> ConfigReader::Parse(std::string_view text) {
   return ConfigReader(std::make_shared<const Values>(Values{std::move(json)}));
 }
 
+bool ConfigReader::Mentions(std::string_view key) const { return values_->json.contains(key); }
+
 bool ConfigReader::Has(std::string_view key) const { return values_->Find(key) != nullptr; }
 
 std::vector<std::string> ConfigReader::Keys() const {

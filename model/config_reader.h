@@ -24,6 +24,8 @@ class ConfigReader {
   static Result<ConfigReader> Parse(std::string_view text);
 
   bool Has(std::string_view key) const;
+  // Whether the key is there, though it be null.
+  bool Mentions(std::string_view key) const;
   std::vector<std::string> Keys() const;  // sorted
   // A whole number from 1 to 2^31; without a fallback the key must be there.
   Result<std::int64_t> Size(std::string_view key, std::optional<std::int64_t> fallback = {}) const;

@@ -8,7 +8,8 @@
 namespace bascule {
 namespace {
 
-constexpr std::array<std::string_view, 2> kDecodable = {"LlamaForCausalLM", "Qwen3ForCausalLM"};
+constexpr std::array<std::string_view, 4> kDecodable = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM",
+                                                        "Qwen3ForCausalLM"};
 
 Status Unsupported(std::string_view reason, std::string message) {
   return Status::Unimplemented(reason, std::move(message));
@@ -21,19 +22,14 @@ Status CheckDecodable(const ModelConfig& config) {
     return Unsupported("unsupported_architecture", fmt::format("architectures: got {}, the decoder runs {}",
                                                                config.architecture, fmt::join(kDecodable, ", ")));
   }
-  // Positions are rotated by theta alone; any rescaling of them is another model.
-  if (config.rope_scaling != "default") {
-    return Unsupported(
-        "unsupported_rope_scaling",
-        fmt::format("rope_scaling or rope_parameters: rope_type {} is not supported", config.rope_scaling));
+  if (config.rope_scaling != "default" && config.rope_scaling != "llama3") {
+    return Unsupported("unsupported_rope_scaling",
+                       fmt::format("rope_scaling or rope_parameters: got rope_type {}, supported: default, llama3",
+                                   config.rope_scaling));
   }
   if (config.activation != "silu") {
     return Unsupported("unsupported_activation", fmt::format("hidden_act: got {}, supported: silu", config.activation));
   }
-  if (config.qkv_bias || config.out_bias) {
-    return Unsupported("unsupported_attention_bias", "attention_bias: true is not supported");
-  }
-  if (config.ffn_bias) return Unsupported("unsupported_mlp_bias", "mlp_bias: true is not supported");
   if (!config.attention_window.empty()) {
     return Unsupported("unsupported_sliding_window", fmt::format("{} is not supported", config.attention_window));
   }

@@ -74,10 +74,32 @@ Result<std::string> RopeType(const ConfigReader& reader, std::string_view key) {
   return rope.Text("rope_type", old);
 }
 
+// Every key must be there: each model has its own values.
+Result<RopeStretch> ReadRopeStretch(const ConfigReader& rope) {
+  for (const std::string_view key : {"factor", "low_freq_factor", "high_freq_factor"}) {
+    if (!rope.Has(key)) return BadConfig(key, "missing, and rope_type llama3 needs it");
+  }
+  RopeStretch stretch;
+  ASSIGN_OR_RETURN(stretch.factor, rope.PositiveNumber("factor", 1));
+  ASSIGN_OR_RETURN(stretch.low_frequency_factor, rope.PositiveNumber("low_freq_factor", 1));
+  ASSIGN_OR_RETURN(stretch.high_frequency_factor, rope.PositiveNumber("high_freq_factor", 1));
+  ASSIGN_OR_RETURN(const std::int64_t positions, rope.Size("original_max_position_embeddings"));
+  stretch.original_positions = static_cast<double>(positions);
+  if (stretch.high_frequency_factor <= stretch.low_frequency_factor) {
+    return BadConfig("high_freq_factor", fmt::format("got {}, want more than low_freq_factor {}",
+                                                     stretch.high_frequency_factor, stretch.low_frequency_factor));
+  }
+  return stretch;
+}
+
 Status ReadRope(const ConfigReader& reader, ModelConfig& model) {
   for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
     ASSIGN_OR_RETURN(const std::string type, RopeType(reader, key));
-    if (reader.Has(key) && type != "default") model.rope_scaling = type;
+    if (!reader.Has(key) || type == "default") continue;
+    model.rope_scaling = type;
+    if (type != "llama3") continue;
+    ASSIGN_OR_RETURN(const ConfigReader rope, reader.Object(key));
+    ASSIGN_OR_RETURN(model.rope_stretch, ReadRopeStretch(rope));
   }
   ASSIGN_OR_RETURN(const double theta, reader.PositiveNumber("rope_theta", 10000.0));
   ASSIGN_OR_RETURN(const ConfigReader parameters, reader.Object("rope_parameters"));
@@ -93,8 +115,9 @@ Status ReadAttentionWindow(const ConfigReader& reader, ModelConfig& model) {
   ASSIGN_OR_RETURN(const bool windowed, reader.Flag("use_sliding_window"));
   if (windowed) model.attention_window = "use_sliding_window: true";
   // Where the switch is there and off, the window's size means nothing.
-  if (reader.Has("sliding_window") && !reader.Has("use_sliding_window")) {
-    model.attention_window = fmt::format("sliding_window: {}", reader.Shown("sliding_window"));
+  if (!reader.Has("use_sliding_window")) {
+    ASSIGN_OR_RETURN(const std::int64_t window, reader.Size("sliding_window", model.max_positions));
+    if (window < model.max_positions) model.attention_window = fmt::format("sliding_window: {}", window);
   }
   ASSIGN_OR_RETURN(const std::vector<std::string> types, reader.Texts("layer_types"));
   const auto other = std::ranges::find_if(types, [](const auto& type) { return type != "full_attention"; });
@@ -142,6 +165,10 @@ std::string ModelConfig::Description() const {
   add("rope_head_size", latent.rope_head_size, 0);
   add("activation", activation, plain.activation);
   add("rope_scaling", rope_scaling, plain.rope_scaling);
+  add("rope_factor", rope_stretch.factor, plain.rope_stretch.factor);
+  add("rope_low_frequency_factor", rope_stretch.low_frequency_factor, plain.rope_stretch.low_frequency_factor);
+  add("rope_high_frequency_factor", rope_stretch.high_frequency_factor, plain.rope_stretch.high_frequency_factor);
+  add("rope_original_positions", rope_stretch.original_positions, plain.rope_stretch.original_positions);
   add("rotary_fraction", rotary_fraction, plain.rotary_fraction);
   add("attention_window", attention_window, plain.attention_window);
   add("quantization", quantization.ToString(), "");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kernels/rope.h"
 #include "model/quantization.h"
 
 namespace bascule {
@@ -56,8 +57,10 @@ struct ModelConfig {
   // Settings that change the result but no tensor: CheckDecodable judges them.
   std::string activation = "silu";
   std::string rope_scaling = "default";  // the rope_type
+  RopeStretch rope_stretch = {};         // of rope_type "llama3"
   double rotary_fraction = 1.0;
-  std::string attention_window;  // which key asks for windowed or other attention, and how; empty: none does
+  std::string attention_window;          // which key asks for windowed or other attention, and how; empty: none does, or
+                                         // for a window that holds every position
   Quantization quantization = {};
 
   std::int64_t ValueHeadSize() const { return value_head_size == 0 ? head_size : value_head_size; }
@@ -77,8 +80,8 @@ Result<ModelConfig> ParseModelConfig(std::string_view config_json);
 // Whether our decoder runs this model: a setting that would change the result is refused, never skipped.
 //
 // Unimplemented "unsupported_architecture" | "unsupported_rope_scaling" | "unsupported_activation" |
-//               "unsupported_attention_bias" | "unsupported_mlp_bias" | "unsupported_sliding_window" |
-//               "unsupported_partial_rotary" | "unsupported_head_size" | "unsupported_quantization"
+//               "unsupported_sliding_window" | "unsupported_partial_rotary" | "unsupported_head_size" |
+//               "unsupported_quantization"
 Status CheckDecodable(const ModelConfig& config);
 
 }  // namespace bascule

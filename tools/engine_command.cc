@@ -87,7 +87,7 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
       ->capture_default_str()
       ->check(CLI::Range(2, 3));
   AddDType(app, process.dtype, "of the weights in memory");
-  app.add_option("--threads", process.threads, "that compute, of all engine ranks together; each has one at least")
+  app.add_option("--threads", process.threads, "that compute, for all engine ranks together")
       ->capture_default_str()
       ->check(CLI::Range(1, kMaxThreads));
   app.add_option("--kv-pages", process.kv_pages, "of the key/value cache; 0 chooses by the model")

@@ -21,7 +21,7 @@ struct EngineProcessOptions {
   std::string listen;
   int slot_count = 2;
   WantedDType dtype = WantedDType::kKeep;
-  ParallelLayout parallel;    // ranks are threads of this process
+  ParallelLayout parallel;    // its ranks share this process
   int threads = 2;            // of all ranks together
   std::int64_t kv_pages = 0;  // 0: the decoder's default
   std::int32_t max_running = 64;

@@ -65,7 +65,7 @@ struct DecodeOptions {
   EngineTensors tensors;
   DType dtype = DType::kBf16;          // of the weights: kBf16 or kF32
   int ranks = 1;                       // tensor-parallel engine ranks; `tensors` are those of each
-  int threads = 2;                     // of all ranks together; each has one at least
+  int threads = 2;                     // of all ranks together
   std::int64_t kv_pages = 0;           // 0: enough for max_running requests of max_positions, at most 1 GiB in all
   std::int32_t page_tokens = 16;       // a multiple of 16
   std::int32_t max_running = 64;       // requests that decode at once

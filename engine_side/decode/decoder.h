@@ -38,10 +38,14 @@ class Decoder {
   std::vector<std::optional<SampledToken>> Sample(std::span<const SampleWish> wishes);
 
  private:
-  explicit Decoder(DecoderOptions options) : options_(std::move(options)), threads_(options_.shape.ranks) {}
+  explicit Decoder(DecoderOptions options);
+
+  // Runs a phase on every rank; it takes about `nanoseconds` on one core, all ranks together.
+  template <typename Phase>
+  void OnEveryRank(double nanoseconds, const Phase& phase);
 
   const DecoderOptions options_;
-  RankThreads threads_;
+  StepWorkers threads_;
   SharedActivations shared_;
   std::vector<std::unique_ptr<RankDecoder>> ranks_;
 };

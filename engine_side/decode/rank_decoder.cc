@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/add.h"
 #include "kernels/gemm.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
@@ -19,6 +18,12 @@ constexpr double kElementNs = 0.5;
 
 constexpr std::int64_t kRangeWeightBytes = 64 << 10;  // of weights that one claim reads
 constexpr std::int64_t kRangeOutputsMultiple = 12;    // whole register tiles
+
+std::vector<double> FrequenciesOf(const ModelConfig& config) {
+  std::vector<double> frequencies = RopeFrequencies(config.rope_theta, config.head_size);
+  if (config.rope_scaling == "llama3") StretchFrequencies(config.rope_stretch, frequencies);
+  return frequencies;
+}
 
 WeightView AsWeights(const float* x) { return {reinterpret_cast<const std::byte*>(x), WeightType::kF32}; }
 
@@ -43,15 +48,14 @@ Result<SharedActivations> SharedActivations::Allocate(const DecoderOptions& opti
   return shared;
 }
 
-Result<std::unique_ptr<RankDecoder>> RankDecoder::Create(const DecoderOptions& options, int rank, RankThreads& threads,
+Result<std::unique_ptr<RankDecoder>> RankDecoder::Create(const DecoderOptions& options, int rank,
                                                          SharedActivations& shared, KvCache& cache) {
-  std::unique_ptr<RankDecoder> decoder(new RankDecoder(options, rank, threads, shared, cache));
+  std::unique_ptr<RankDecoder> decoder(new RankDecoder(options, rank, shared, cache));
   RETURN_IF_ERROR(decoder->Allocate());
   return decoder;
 }
 
-RankDecoder::RankDecoder(const DecoderOptions& options, int rank, RankThreads& threads, SharedActivations& shared,
-                         KvCache& cache)
+RankDecoder::RankDecoder(const DecoderOptions& options, int rank, SharedActivations& shared, KvCache& cache)
     : config_(options.config),
       tensors_(options.tensors),
       shape_(options.shape),
@@ -59,8 +63,7 @@ RankDecoder::RankDecoder(const DecoderOptions& options, int rank, RankThreads& t
       max_rows_(options.max_rows),
       max_logits_(options.max_logits),
       rank_(rank),
-      rope_frequencies_(RopeFrequencies(config_.rope_theta, config_.head_size)),
-      threads_(threads),
+      rope_frequencies_(FrequenciesOf(config_)),
       shared_(shared),
       cache_(cache),
       workers_(std::max(1, options.threads / options.shape.ranks)),
@@ -77,17 +80,6 @@ Status RankDecoder::Allocate() {
   return OkStatus();
 }
 
-void RankDecoder::Forward(std::span<const StepRow> rows, const StepWeights& weights) {
-  Resolve(weights);
-  Embed(rows);
-  threads_.Meet();
-  for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
-    AttentionBlock(layer, rows);
-    FeedForwardBlock(layers_[static_cast<std::size_t>(layer)], static_cast<std::int64_t>(rows.size()));
-  }
-  Head(rows);
-}
-
 void RankDecoder::Resolve(const StepWeights& weights) {
   const auto view = [&](int tensor, std::int64_t elements) {
     if (tensor < 0) return WeightView{};
@@ -102,19 +94,23 @@ void RankDecoder::Resolve(const StepWeights& weights) {
     const EngineLayerTensors& layer = tensors_.layers[i];
     layers_[i] = {.input_norm = view(layer.input_norm, hidden),
                   .qkv = view(layer.qkv, shape_.qkv_size() * hidden),
+                  .qkv_bias = view(layer.qkv_bias, shape_.qkv_size()),
                   .q_norm = view(layer.q_norm, config_.head_size),
                   .k_norm = view(layer.k_norm, config_.head_size),
                   .out = view(layer.out, hidden * shape_.query_size),
+                  .out_bias = view(layer.out_bias, hidden),
                   .post_attention_norm = view(layer.post_attention_norm, hidden),
                   .gate_up = view(layer.gate_up, 2 * shape_.ffn * hidden),
-                  .down = view(layer.down, hidden * shape_.ffn)};
+                  .gate_up_bias = view(layer.gate_up_bias, 2 * shape_.ffn),
+                  .down = view(layer.down, hidden * shape_.ffn),
+                  .down_bias = view(layer.down_bias, hidden)};
   }
   final_norm_ = view(tensors_.final_norm, hidden);
   head_ = view(tensors_.head, shape_.vocabulary * hidden);
 }
 
-// Rows of the tokens that this rank holds, angles of its own rows.
-void RankDecoder::Embed(std::span<const StepRow> rows) {
+void RankDecoder::Begin(Rows rows, const StepWeights& weights) {
+  Resolve(weights);
   const std::int64_t first = rank_ * shape_.vocabulary;
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const std::int64_t token = rows[r].token - first;
@@ -130,28 +126,29 @@ void RankDecoder::Embed(std::span<const StepRow> rows) {
   }
 }
 
-void RankDecoder::AttentionBlock(std::int64_t layer, std::span<const StepRow> rows) {
-  const LayerWeights& w = layers_[static_cast<std::size_t>(layer)];
+void RankDecoder::PrepareAttention(std::int64_t layer, Rows rows) {
   const auto count = static_cast<std::int64_t>(rows.size());
-  NormAndPackOwn(count, w.input_norm);
-  threads_.Meet();
-  Multiply(shared_.packed.data(), w.qkv, count, config_.hidden, shape_.qkv_size(), qkv_.data(), shape_.qkv_size(),
-           /*accumulate=*/false);
+  if (layer > 0) AddProductsToOwn(count, Layer(layer - 1).down_bias);
+  NormAndPackOwn(count, Layer(layer).input_norm);
+}
+
+void RankDecoder::Attend(std::int64_t layer, Rows rows) {
+  const auto count = static_cast<std::int64_t>(rows.size());
+  Multiply(shared_.packed.data(), Layer(layer).qkv, count, config_.hidden, shape_.qkv_size(), qkv_.data(),
+           shape_.qkv_size(), /*accumulate=*/false);
   RotateAndStore(layer, rows);
-  Attend(layer, rows);
+  AttendToCache(layer, rows);
   const std::int64_t size = shape_.query_size;
   const double row_ns = static_cast<double>(count * size) * kElementNs;
   workers_.ForRanges(count, 8, row_ns, [&](std::int64_t begin, std::int64_t end, int) {
     PackRowsOnHost(attended_.data() + begin * size, end - begin, size, size,
                    packed_.data() + begin * PackedWidth(size));
   });
-  MultiplyIntoResidual(w.out, count, size);
-  threads_.Meet();
-  AddProductsToOwn(count);
+  MultiplyIntoResidual(Layer(layer).out, count, size);
 }
 
 // The keys and values of all rows are stored before any row attends: rows of one request attend to each other.
-void RankDecoder::RotateAndStore(std::int64_t layer, std::span<const StepRow> rows) {
+void RankDecoder::RotateAndStore(std::int64_t layer, Rows rows) {
   const auto count = static_cast<std::int64_t>(rows.size());
   const double row_ns = static_cast<double>(count * shape_.qkv_size()) * kElementNs;
   workers_.ForRanges(count, 1, row_ns, [&](std::int64_t begin, std::int64_t end, int) {
@@ -162,12 +159,13 @@ void RankDecoder::RotateAndStore(std::int64_t layer, std::span<const StepRow> ro
 }
 
 void RankDecoder::RotateAndStoreRow(std::int64_t layer, const StepRow& at, std::int64_t row) {
-  const LayerWeights& w = layers_[static_cast<std::size_t>(layer)];
+  const LayerWeights& w = Layer(layer);
   const std::int64_t size = config_.head_size;
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   const std::span<const float> cosines(shared_.cosines.data() + row * (size / 2), rope_frequencies_.size());
   const std::span<const float> sines(shared_.sines.data() + row * (size / 2), rope_frequencies_.size());
   float* query = qkv_.data() + row * shape_.qkv_size();
+  AddBias(w.qkv_bias, shape_.qkv_size(), query);
   for (std::int64_t head = 0; head < shape_.query_heads + shape_.kv_heads; ++head) {
     float* of_head = query + head * size;  // the key heads follow the query heads
     const WeightView norm = head < shape_.query_heads ? w.q_norm : w.k_norm;
@@ -181,7 +179,7 @@ void RankDecoder::RotateAndStoreRow(std::int64_t layer, const StepRow& at, std::
   }
 }
 
-void RankDecoder::Attend(std::int64_t layer, std::span<const StepRow> rows) {
+void RankDecoder::AttendToCache(std::int64_t layer, Rows rows) {
   const std::int64_t size = config_.head_size;
   const std::int64_t group = shape_.query_heads / shape_.kv_heads;
   const float scale = 1 / std::sqrt(static_cast<float>(size));
@@ -204,40 +202,48 @@ void RankDecoder::Attend(std::int64_t layer, std::span<const StepRow> rows) {
   });
 }
 
-void RankDecoder::FeedForwardBlock(const LayerWeights& layer, std::int64_t rows) {
+void RankDecoder::PrepareFeedForward(std::int64_t layer, Rows rows) {
+  const auto count = static_cast<std::int64_t>(rows.size());
+  AddProductsToOwn(count, Layer(layer).out_bias);
+  NormAndPackOwn(count, Layer(layer).post_attention_norm);
+}
+
+void RankDecoder::FeedForward(std::int64_t layer, Rows rows) {
+  const LayerWeights& w = Layer(layer);
+  const auto count = static_cast<std::int64_t>(rows.size());
   const std::int64_t ffn = shape_.ffn;
-  NormAndPackOwn(rows, layer.post_attention_norm);
-  threads_.Meet();
-  Multiply(shared_.packed.data(), layer.gate_up, rows, config_.hidden, 2 * ffn, gate_up_.data(), 2 * ffn,
+  Multiply(shared_.packed.data(), w.gate_up, count, config_.hidden, 2 * ffn, gate_up_.data(), 2 * ffn,
            /*accumulate=*/false);
-  const double elements_ns = static_cast<double>(rows * ffn) * kElementNs;
-  workers_.ForRanges(rows, 1, elements_ns, [&](std::int64_t begin, std::int64_t end, int) {
+  const double elements_ns = static_cast<double>(count * ffn) * kElementNs;
+  workers_.ForRanges(count, 1, elements_ns, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t row = begin; row < end; ++row) {
       float* gate = gate_up_.data() + row * 2 * ffn;
+      AddBias(w.gate_up_bias, 2 * ffn, gate);
       SwigluOnHost(gate, gate + ffn, ffn, gate);
       PackRowsOnHost(gate, 1, ffn, ffn, packed_.data() + row * PackedWidth(ffn));
     }
   });
-  MultiplyIntoResidual(layer.down, rows, ffn);
-  threads_.Meet();
-  AddProductsToOwn(rows);
+  MultiplyIntoResidual(w.down, count, ffn);
 }
 
-// The rows that want logits are packed one after another. A rank's columns of padding are nobody's.
-void RankDecoder::Head(std::span<const StepRow> rows) {
+// The rows that want logits are packed one after another.
+void RankDecoder::PrepareLogits(Rows rows) {
   const Range own = Own(static_cast<std::int64_t>(rows.size()));
+  AddProductsToOwn(static_cast<std::int64_t>(rows.size()), Layer(config_.layers - 1).down_bias);
   std::int64_t wanted = 0;
-  for (std::int64_t row = 0; row < static_cast<std::int64_t>(rows.size()); ++row) {
+  for (std::int64_t row = 0; row < own.end; ++row) {
     if (!rows[static_cast<std::size_t>(row)].wants_logits) continue;
-    if (row >= own.begin && row < own.end) NormAndPack(row, wanted, final_norm_);
+    if (row >= own.begin) NormAndPack(row, wanted, final_norm_);
     ++wanted;
   }
+}
+
+void RankDecoder::Logits(Rows rows) {
+  const std::int64_t wanted = std::ranges::count_if(rows, &StepRow::wants_logits);
   CHECK(wanted <= max_logits_);
-  if (wanted == 0) return;
-  threads_.Meet();
   const std::int64_t first = rank_ * shape_.vocabulary;
   const std::int64_t outputs = std::min(shape_.vocabulary, config_.vocabulary - first);
-  if (outputs <= 0) return;
+  if (wanted == 0 || outputs <= 0) return;  // the last ranks may hold padding only
   Multiply(shared_.packed.data(), head_, wanted, config_.hidden, outputs, shared_.logits.data() + first,
            config_.vocabulary, /*accumulate=*/false);
 }
@@ -262,12 +268,13 @@ void RankDecoder::MultiplyIntoResidual(WeightView w, std::int64_t rows, std::int
   Multiply(packed_.data(), w, rows, k, config_.hidden, y, config_.hidden, /*accumulate=*/rank_ == 0);
 }
 
-void RankDecoder::AddProductsToOwn(std::int64_t rows) {
+void RankDecoder::AddProductsToOwn(std::int64_t rows, WeightView bias) {
   const Range own = Own(rows);
   const std::int64_t first = own.begin * config_.hidden;
   for (std::size_t rank = 1; rank < shared_.products.size(); ++rank) {
     AddOnHost(AsWeights(shared_.products[rank].data() + first), own.size() * config_.hidden, Residual(own.begin));
   }
+  for (std::int64_t row = own.begin; row < own.end; ++row) AddBias(bias, config_.hidden, Residual(row));
 }
 
 void RankDecoder::Multiply(const float* packed, WeightView w, std::int64_t rows, std::int64_t k, std::int64_t outputs,

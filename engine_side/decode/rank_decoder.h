@@ -1,18 +1,18 @@
-// The part of one engine rank in a forward pass. The ranks run it side by side and share the activations that every one
-// of them needs:
+// The part of one engine rank in a forward pass. The ranks share the activations that every one of them needs; a pass
+// is a row of phases, and all ranks have done one before any begins the next:
 //
-//   own rows:  residual += products of the other ranks, in the order of ranks; normalised and packed     then all meet
-//   own heads: qkv (column-parallel), keys and values into the rank's own cache, attention, and its product with
-//              the rank's input columns of o_proj                                                         then all meet
-//   own rows:  as above                                                                                   then all meet
-//   own share of the feed-forward elements: gate and up (column-parallel), product with input columns of down_proj
-//                                                                                                         then all meet
+//   PrepareAttention    own rows: the residual is completed by the products of the other ranks, normalised and packed
+//   Attend              own heads: qkv (column-parallel), keys and values into the rank's own cache, attention, and the
+//                       product with the rank's input columns of o_proj
+//   PrepareFeedForward  own rows, as above
+//   FeedForward         own elements: gate and up (column-parallel), the product with the rank's input columns of
+//                       down_proj
 //
-// The first rank adds its product to the residual itself. Embedding and head are cut by vocabulary rows: a token's row
-// comes from the rank that holds it, each rank computes the logits of its rows, and nobody those of padding. With one
-// rank there is nothing to meet for and nothing to add.
+// Products are added in the order of ranks, after the residual; the first rank adds its own to the residual itself.
+// Embedding and head are cut by vocabulary rows: a token's row comes from the rank that holds it, each rank computes
+// the logits of its rows, and nobody those of padding.
 //
-// Thread-safety: Create and destruction belong to the decoder; Forward and Sample to the rank's thread.
+// Thread-safety: one phase of a rank at a time, on any thread; different ranks at once.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@
 #include "engine_side/decode/float_buffer.h"
 #include "engine_side/decode/kv_cache.h"
 #include "engine_side/decode/rank_shape.h"
-#include "engine_side/decode/rank_threads.h"
 #include "engine_side/decode/step.h"
 #include "engine_side/decode/step_weights.h"
 #include "engine_side/decode/step_workers.h"
+#include "kernels/add.h"
 #include "kernels/sample.h"
 #include "kernels/weight_view.h"
 #include "model/engine_layout.h"
@@ -41,7 +41,7 @@ struct DecoderOptions {
   EngineTensors tensors;
   RankShape shape;
   WeightType weight_type = WeightType::kBf16;
-  int threads = 1;              // of all ranks together; each rank has one at least
+  int threads = 1;              // of all ranks together
   std::int64_t max_rows = 0;    // of one step
   std::int64_t max_logits = 0;  // rows of one step that want logits
 };
@@ -65,46 +65,60 @@ struct SharedActivations {
 
 class RankDecoder {
  public:
+  using Rows = std::span<const StepRow>;
+
   // All references outlive it.
   //
   // ResourceExhausted "float_memory"
-  static Result<std::unique_ptr<RankDecoder>> Create(const DecoderOptions& options, int rank, RankThreads& threads,
-                                                     SharedActivations& shared, KvCache& cache);
+  static Result<std::unique_ptr<RankDecoder>> Create(const DecoderOptions& options, int rank, SharedActivations& shared,
+                                                     KvCache& cache);
 
-  void Forward(std::span<const StepRow> rows, const StepWeights& weights);
+  // The first phase: finds this rank's weights, embeds the tokens that it holds.
+  void Begin(Rows rows, const StepWeights& weights);
+  void PrepareAttention(std::int64_t layer, Rows rows);
+  void Attend(std::int64_t layer, Rows rows);
+  void PrepareFeedForward(std::int64_t layer, Rows rows);
+  void FeedForward(std::int64_t layer, Rows rows);
+  void PrepareLogits(Rows rows);
+  void Logits(Rows rows);
+
   // This rank's share of `wishes`; its tokens go where they belong in `tokens`.
   void Sample(std::span<const SampleWish> wishes, std::span<std::optional<SampledToken>> tokens);
 
  private:
+  // Biases and norms that the model lacks have no data.
   struct LayerWeights {
-    WeightView input_norm, qkv, q_norm, k_norm, out, post_attention_norm, gate_up, down;
+    WeightView input_norm, qkv, qkv_bias, q_norm, k_norm, out, out_bias;
+    WeightView post_attention_norm, gate_up, gate_up_bias, down, down_bias;
   };
   struct Range {
     std::int64_t begin = 0, end = 0;
     std::int64_t size() const { return end - begin; }
   };
-  RankDecoder(const DecoderOptions& options, int rank, RankThreads& threads, SharedActivations& shared, KvCache& cache);
+  RankDecoder(const DecoderOptions& options, int rank, SharedActivations& shared, KvCache& cache);
   Status Allocate();
 
   // This rank's share of `count` rows that any rank can do.
   Range Own(std::int64_t count) const { return {count * rank_ / shape_.ranks, count * (rank_ + 1) / shape_.ranks}; }
   float* Residual(std::int64_t row) { return shared_.residual.data() + row * config_.hidden; }
 
+  LayerWeights& Layer(std::int64_t layer) { return layers_[static_cast<std::size_t>(layer)]; }
+
   void Resolve(const StepWeights& weights);
-  void Embed(std::span<const StepRow> rows);
-  void AttentionBlock(std::int64_t layer, std::span<const StepRow> rows);
-  void RotateAndStore(std::int64_t layer, std::span<const StepRow> rows);
+  void RotateAndStore(std::int64_t layer, Rows rows);
   void RotateAndStoreRow(std::int64_t layer, const StepRow& at, std::int64_t row);
-  void Attend(std::int64_t layer, std::span<const StepRow> rows);
-  void FeedForwardBlock(const LayerWeights& layer, std::int64_t rows);
-  void Head(std::span<const StepRow> rows);
+  void AttendToCache(std::int64_t layer, Rows rows);
 
   // Normalises the residual of own rows and packs them for the product that every rank does next.
   void NormAndPackOwn(std::int64_t rows, WeightView norm);
   void NormAndPack(std::int64_t row, std::int64_t packed_row, WeightView norm);
   // The product with input columns that this rank holds: a summand of the residual.
   void MultiplyIntoResidual(WeightView w, std::int64_t rows, std::int64_t k);
-  void AddProductsToOwn(std::int64_t rows);
+  // Completes the residual of own rows. `bias` is the same on every rank and is added once.
+  void AddProductsToOwn(std::int64_t rows, WeightView bias);
+  static void AddBias(WeightView bias, std::int64_t size, float* y) {
+    if (bias.data != nullptr) AddOnHost(bias, size, y);
+  }
   // y[rows][outputs] from packed rows of `k` elements.
   void Multiply(const float* packed, WeightView w, std::int64_t rows, std::int64_t k, std::int64_t outputs, float* y,
                 std::int64_t y_stride, bool accumulate);
@@ -116,7 +130,6 @@ class RankDecoder {
   const std::int64_t max_rows_, max_logits_;
   const int rank_;
   const std::vector<double> rope_frequencies_;
-  RankThreads& threads_;
   SharedActivations& shared_;
   KvCache& cache_;
   StepWorkers workers_;

@@ -3,12 +3,31 @@
 #include <algorithm>
 #include <string>
 
-#include "engine_side/decode/await_change.h"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace bascule {
 namespace {
 
 constexpr std::int64_t kMaxRanges = 0x7fff;  // half of what its bits hold: late claims count on beyond the last range
+constexpr int kSpins = 400;                  // some 20 microseconds
+
+void Pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+// Waits until `word` differs from `seen`: awake at first, then asleep.
+std::uint32_t AwaitChange(const std::atomic<std::uint32_t>& word, std::uint32_t seen) {
+  for (int spin = 0; spin < kSpins; ++spin) {
+    if (const std::uint32_t now = word.load(std::memory_order_acquire); now != seen) return now;
+    Pause();
+  }
+  word.wait(seen, std::memory_order_acquire);
+  return word.load(std::memory_order_acquire);
+}
 
 }  // namespace
 
@@ -25,6 +44,8 @@ StepWorkers::~StepWorkers() {
   for (Worker& helper : helpers_) helper.Join();
 }
 
+// Words that somebody sleeps on change in the single total order: a notifier looks for sleepers after its change, a
+// sleeper for the change after it counts as one.
 void StepWorkers::Share(Job job) {
   job.grain = std::max(job.grain, (job.items + kMaxRanges - 1) / kMaxRanges);
   const std::int64_t ranges = (job.items + job.grain - 1) / job.grain;

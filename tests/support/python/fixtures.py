@@ -6,6 +6,9 @@
     tied-head  the same with an lm_head tensor that equals the embedding
     bias       F-BIAS: the same as dense with q/k/v biases (Qwen2)
     qk-norm    the same as dense with q/k norms (Qwen3)
+    mistral    the same as dense, with a window that holds every position
+    llama3     the same as dense with the scaled positions of Llama 3
+    wide       Llama, 8 query and 2 KV heads, ffn 96, vocab 250: shared evenly by 1, 2, 4 and 8 engine ranks
     sized      Llama-style of about --bytes bytes, for benchmarks
     qwen3-0.6b the shapes of Qwen3-0.6B: 1.19 GB of bf16
 
@@ -49,8 +52,16 @@ class Spec:
     head_tensor: bool = True  # Whether an lm_head tensor is written.
     qkv_bias: bool = False
     qk_norm: bool = False
+    extra: tuple = ()  # Pairs that config.json has besides.
 
 
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 DENSE = Spec()
 SPECS = {
     "dense": DENSE,
@@ -58,10 +69,18 @@ SPECS = {
     "tied-head": replace(DENSE, tied=True),
     "bias": replace(DENSE, model_type="qwen2", qkv_bias=True),
     "qk-norm": replace(DENSE, model_type="qwen3", qk_norm=True),
+    "mistral": replace(DENSE, model_type="mistral", extra=(("sliding_window", 4096),)),
+    "llama3": replace(DENSE, extra=(("rope_scaling", LLAMA3_ROPE),)),
+    "wide": replace(DENSE, heads=8, kv_heads=2, head_dim=8, vocab=250),
     "qwen3-0.6b": Spec("qwen3", 28, 1024, 16, 8, 128, 3072, 151936, tied=True, head_tensor=False, qk_norm=True),
 }
 
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
 
 
 def sized_spec(total_bytes, element_bytes=2):
@@ -135,6 +154,7 @@ def config_of(spec, dtype="BF16"):
         "torch_dtype": {"BF16": "bfloat16", "F32": "float32"}[dtype],
         "bos_token_id": 1,
         "eos_token_id": 2,
+        **dict(spec.extra),
     }
 
 

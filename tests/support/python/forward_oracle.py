@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A numpy forward pass of Llama-, Qwen2- and Qwen3-style decoders: an oracle for the engine's tokens and log-probs.
+"""A numpy forward pass of Llama-, Mistral-, Qwen2- and Qwen3-style decoders: an oracle for the engine's tokens and log-probs.
 
 The plainest form of the mathematics: the whole sequence is computed anew for every token, there is no KV cache and no
 batch, all activations have one precision (float32 or float64). It shares no code with the product.
@@ -30,16 +30,13 @@ class Model:
         self.kv_head_count = config.get("num_key_value_heads") or self.head_count
         self.head_dim = config.get("head_dim") or config["hidden_size"] // self.head_count
         self.eps = config["rms_norm_eps"]
-        rope = config.get("rope_parameters") or {}
-        self.rope_theta = config.get("rope_theta") or rope.get("rope_theta", 10000.0)
+        self.frequencies = rope_frequencies(config, self.head_dim)
+        self.window = config.get("sliding_window") if config["model_type"] == "mistral" else None
 
     def _check_config(self):
         config = self.config
-        rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-        if rope.get("rope_type", rope.get("type", "default")) != "default":
-            raise ValueError(f"rope {rope} is not supported")
         if config.get("hidden_act", "silu") != "silu" or config.get("use_sliding_window"):
-            raise ValueError("only silu without a sliding window is supported")
+            raise ValueError("only silu without Qwen's sliding window is supported")
 
     def linear(self, name, x):
         """x times the transposed weight, plus the bias where the checkpoint has one."""
@@ -59,14 +56,17 @@ class Model:
         return y.swapaxes(0, 1)
 
     def attention(self, layer, x):
-        query = rotate(self.heads(layer, "q", self.head_count, x), self.rope_theta)
-        key = rotate(self.heads(layer, "k", self.kv_head_count, x), self.rope_theta)
+        query = rotate(self.heads(layer, "q", self.head_count, x), self.frequencies)
+        key = rotate(self.heads(layer, "k", self.kv_head_count, x), self.frequencies)
         value = self.heads(layer, "v", self.kv_head_count, x)
         group = self.head_count // self.kv_head_count
         key, value = numpy.repeat(key, group, axis=0), numpy.repeat(value, group, axis=0)
         scores = query @ key.swapaxes(1, 2) / self.precision.type(self.head_dim**0.5)
         future = numpy.triu(numpy.ones(scores.shape[1:], dtype=bool), k=1)
         scores = numpy.where(future, self.precision.type(-numpy.inf), scores)
+        if self.window:
+            past = numpy.tril(numpy.ones(scores.shape[1:], dtype=bool), k=-self.window)
+            scores = numpy.where(past, self.precision.type(-numpy.inf), scores)
         mixed = (softmax(scores) @ value).swapaxes(0, 1).reshape(len(x), -1)
         return self.linear(f"{layer}.self_attn.o_proj", mixed)
 
@@ -100,11 +100,36 @@ def as_array(tensor, precision):
     return values.astype(precision).reshape(tensor.shape)
 
 
-def rotate(x, theta):
+def rope_frequencies(config, head_dim):
+    """Radians a position for each pair of elements; `llama3` as in Meta's llama-models (apply_scaling)."""
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    theta = config.get("rope_theta") or rope.get("rope_theta", 10000.0)
+    half = head_dim // 2
+    plain = theta ** (-numpy.arange(half, dtype=numpy.float64) / half)
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        return plain
+    if kind != "llama3":
+        raise ValueError(f"rope {rope} is not supported")
+    low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
+    context = rope["original_max_position_embeddings"]
+    scaled = []
+    for frequency in plain:
+        wavelength = 2 * numpy.pi / frequency
+        if wavelength < context / high:
+            scaled.append(frequency)
+        elif wavelength > context / low:
+            scaled.append(frequency / factor)
+        else:
+            smooth = (context / wavelength - low) / (high - low)
+            scaled.append((1 - smooth) * frequency / factor + smooth * frequency)
+    return numpy.array(scaled)
+
+
+def rotate(x, frequencies):
     """Rotary position embedding of [heads, positions, dim]: element i of the first half pairs with i of the second."""
     half = x.shape[-1] // 2
-    frequency = theta ** (-numpy.arange(half, dtype=numpy.float64) / half)
-    angle = numpy.arange(x.shape[1], dtype=numpy.float64)[:, None] * frequency
+    angle = numpy.arange(x.shape[1], dtype=numpy.float64)[:, None] * frequencies
     cos, sin = numpy.cos(angle).astype(x.dtype), numpy.sin(angle).astype(x.dtype)
     first, second = x[..., :half], x[..., half:]
     return numpy.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

@@ -438,14 +438,36 @@ class ForwardTest(WithTempDir):
     def test_rotation_pairs_the_halves_and_depends_on_distance_only(self):
         unit = numpy.zeros((1, 3, 4))
         unit[0, :, 1] = 1
-        turned = forward_oracle.rotate(unit, theta=100.0)
+        turned = forward_oracle.rotate(unit, [1, 0.1])
 
-        # Element 1 pairs with element 3, at frequency 100^(-1/2).
+        # Element 1 pairs with element 3, and turns by 0.1 a position.
         numpy.testing.assert_allclose(turned[0, 2], [0, math.cos(0.2), 0, math.sin(0.2)], rtol=1e-12)
         rng = numpy.random.default_rng(0)
         q, k = (numpy.repeat(rng.normal(size=(1, 1, 4)), 9, axis=1) for _ in range(2))
-        dots = forward_oracle.rotate(q, 100.0)[0] @ forward_oracle.rotate(k, 100.0)[0].T
+        dots = forward_oracle.rotate(q, [1, 0.1])[0] @ forward_oracle.rotate(k, [1, 0.1])[0].T
         numpy.testing.assert_allclose(dots[2:, 2:], dots[:-2, :-2], rtol=1e-9)
+
+    def test_llama3_keeps_short_waves_divides_long_ones_and_blends_between(self):
+        # Wavelengths 2 pi, 20 pi, 200 pi, 2000 pi against bounds 256 / 8 = 32 and 256 / 1 = 256: kept, blended, divided.
+        rope = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 8.0,
+                "original_max_position_embeddings": 256}  # fmt: skip
+        config = {"rope_theta": 10000.0, "rope_scaling": rope}
+
+        got = forward_oracle.rope_frequencies(config, 8)
+
+        smooth = (256 / (20 * math.pi) - 1) / 7
+        numpy.testing.assert_allclose(got, [1, 0.1 * ((1 - smooth) / 4 + smooth), 0.01 / 4, 0.001 / 4], rtol=1e-12)
+
+    def test_rope_frequencies_without_scaling_are_powers_of_theta(self):
+        for config in ({"rope_theta": 100.0}, {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}):
+            numpy.testing.assert_allclose(forward_oracle.rope_frequencies(config, 4), [1, 0.1], rtol=1e-12)
+
+    def test_a_window_of_two_hides_all_but_the_last_two_positions(self):
+        spec = fixtures.replace(self.TINY, model_type="mistral", extra=(("sliding_window", 2),))
+        model = self.model(spec, self_attn_v_proj=[[1, 0], [0, 1]], self_attn_o_proj=[[1, 0], [0, 1]])
+        x = numpy.array([[1.0, 2.0], [3.0, 6.0], [5.0, 2.0]])
+
+        numpy.testing.assert_allclose(model.attention("model.layers.0", x), [[1, 2], [2, 4], [4, 4]], rtol=1e-12)
 
     def test_feed_forward_by_hand(self):
         model = self.model(mlp_gate_proj=[[1, 0], [0, 1]], mlp_up_proj=[[0, 1], [1, 0]], mlp_down_proj=[[1, 0], [0, 2]])

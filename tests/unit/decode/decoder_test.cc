@@ -150,6 +150,9 @@ INSTANTIATE_TEST_SUITE_P(Models, DecoderTest,
                          testing::Values(ModelCase{"LlamaBf16", TinyLlama(), DType::kBf16},
                                          ModelCase{"LlamaF32", TinyLlama(), DType::kF32},
                                          ModelCase{"Qwen3Bf16", TinyQwen3(), DType::kBf16},
+                                         ModelCase{"Qwen2Bf16", TinyQwen2(), DType::kBf16},
+                                         ModelCase{"AllBiasesF32OnTwoRanks", AllBiases(), DType::kF32, 2},
+                                         ModelCase{"Qwen2Bf16OnFourRanks", TinyQwen2(), DType::kBf16, 4},
                                          ModelCase{"LlamaBf16OnTwoRanks", TinyLlama(), DType::kBf16, 2},
                                          ModelCase{"LlamaF32OnFourRanks", TinyLlama(), DType::kF32, 4},
                                          ModelCase{"Qwen3Bf16OnTwoRanks", TinyQwen3(), DType::kBf16, 2},
@@ -308,18 +311,23 @@ class RanksTest : public testing::TestWithParam<RankCase> {
  protected:
   // Logits after each of `tokens`, from one step that holds them all.
   static std::vector<std::vector<float>> LogitsOf(const ModelConfig& config, const LogicalWeights& logical, int ranks,
-                                                  const std::vector<std::int32_t>& tokens) {
+                                                  const std::vector<std::int32_t>& tokens, int threads = 1) {
     const PlainWeights weights(Fuse(config, logical, DType::kBf16, ranks), 1);
     const RankShape shape = *RankShapeOf(config, weights.tensors(), ranks);
     const auto cache = *KvCache::Create({config.layers, shape.kv_heads, config.head_size, 64, ranks}, 1);
     const auto count = static_cast<std::int64_t>(tokens.size());
-    const auto decoder = *Decoder::Create(
-        {.config = config, .tensors = weights.tensors(), .shape = shape, .max_rows = count, .max_logits = count},
-        *cache);
+    const auto decoder = *Decoder::Create({.config = config,
+                                           .tensors = weights.tensors(),
+                                           .shape = shape,
+                                           .threads = threads,
+                                           .max_rows = count,
+                                           .max_logits = count},
+                                          *cache);
     const std::vector<std::int32_t> pages = *cache->Reserve(1);
     std::vector<StepRow> rows;
-    for (std::int64_t i = 0; i < count; ++i)
+    for (std::int64_t i = 0; i < count; ++i) {
       rows.push_back({tokens[static_cast<std::size_t>(i)], i, pages.data(), true});
+    }
     decoder->Forward(rows, weights);
     std::vector<std::vector<float>> logits;
     for (std::int64_t i = 0; i < count; ++i) logits.emplace_back(decoder->Logits(i).begin(), decoder->Logits(i).end());
@@ -336,7 +344,8 @@ class RanksTest : public testing::TestWithParam<RankCase> {
 INSTANTIATE_TEST_SUITE_P(Models, RanksTest,
                          testing::Values(RankCase{"Llama", TinyLlama(), {2, 4}}, RankCase{"Qwen3", TinyQwen3(), {2}},
                                          RankCase{"OneKvHead", OneKvHead(), {2, 4, 8}},
-                                         RankCase{"ThreeKvHeads", ThreeKvHeads(), {3, 6}}),
+                                         RankCase{"ThreeKvHeads", ThreeKvHeads(), {3, 6}},
+                                         RankCase{"AllBiases", AllBiases(), {2, 4}}),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(RanksTest, LogprobsAgreeWithOneRankAndTheBestTokenDiffersOnlyWhereTwoAreThatClose) {
@@ -359,13 +368,16 @@ TEST_P(RanksTest, LogprobsAgreeWithOneRankAndTheBestTokenDiffersOnlyWhereTwoAreT
   }
 }
 
-TEST_P(RanksTest, ASecondDecoderGivesTheSameBits) {
+TEST_P(RanksTest, ASecondDecoderGivesTheSameBitsOnAnyNumberOfThreads) {
   const ModelConfig& config = GetParam().config;
   const LogicalWeights logical = RandomWeights(config, 3);
   const std::vector<std::int32_t> tokens = RandomPrompt(config, 60, 4);
 
   for (const int ranks : GetParam().ranks) {
-    EXPECT_EQ(LogitsOf(config, logical, ranks, tokens), LogitsOf(config, logical, ranks, tokens)) << ranks << " ranks";
+    const std::vector<std::vector<float>> first = LogitsOf(config, logical, ranks, tokens);
+    for (const int threads : {1, 2, 5, 2 * ranks + 1}) {
+      EXPECT_EQ(LogitsOf(config, logical, ranks, tokens, threads), first) << ranks << " ranks, " << threads;
+    }
   }
 }
 

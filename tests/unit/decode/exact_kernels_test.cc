@@ -271,6 +271,26 @@ TEST(RopeTest, RotatesEachPairOfHalvesByPositionTimesFrequency) {
   }
 }
 
+// From transformers 4.46, modeling_rope_utils._compute_llama3_parameters with the values of Llama 3.2 1B: theta 500000,
+// head size 64, factor 32, low 1, high 4, original positions 8192.
+TEST(RopeTest, StretchedFrequenciesAreThoseOfThePublishedRule) {
+  std::vector<double> frequencies = RopeFrequencies(500000, 64);
+  const std::vector<double> plain = frequencies;
+
+  StretchFrequencies({.factor = 32, .low_frequency_factor = 1, .high_frequency_factor = 4, .original_positions = 8192},
+                     frequencies);
+
+  for (std::size_t i = 0; i < frequencies.size(); ++i) {
+    const double wavelength = 2 * 3.14159265358979323846 / plain[i];
+    const double smooth = (8192 / wavelength - 1) / (4 - 1);
+    const double blend = (1 - smooth) * plain[i] / 32 + smooth * plain[i];
+    const double want = wavelength < 8192.0 / 4 ? plain[i] : wavelength > 8192.0 ? plain[i] / 32 : blend;
+    EXPECT_NEAR(frequencies[i], want, 1e-12 * want) << i;
+  }
+  EXPECT_EQ(frequencies[0], 1.0);
+  EXPECT_NEAR(frequencies[31], plain[31] / 32, 1e-20);
+}
+
 // A cache of one KV head whose pages lie in reverse order, filled with NaN where nothing is stored.
 struct OneHeadCache {
   OneHeadCache(std::int64_t positions, std::int64_t head_size, std::int64_t page_tokens)

@@ -10,15 +10,22 @@ namespace {
 using Vector = std::vector<double>;
 using Matrix = std::vector<Vector>;  // a row a position
 
-Matrix Linear(const Matrix& x, const std::vector<float>& w) {
+Matrix Linear(const Matrix& x, const std::vector<float>& w, const std::vector<float>& bias = {}) {
   Matrix y;
   for (const Vector& row : x) {
     Vector& out = y.emplace_back(w.size() / row.size());
     for (std::size_t o = 0; o < out.size(); ++o) {
+      if (!bias.empty()) out[o] = bias[o];
       for (std::size_t i = 0; i < row.size(); ++i) out[o] += row[i] * w[o * row.size() + i];
     }
   }
   return y;
+}
+
+// The product of a module, with its bias where the model has one.
+Matrix Module(const Matrix& x, const LogicalWeights& weights, const std::string& name) {
+  const auto bias = weights.find(name + ".bias");
+  return Linear(x, weights.at(name + ".weight"), bias == weights.end() ? std::vector<float>{} : bias->second);
 }
 
 void Normalise(double* x, std::size_t size, const std::vector<float>& w, double eps) {
@@ -33,9 +40,24 @@ Matrix Normalised(Matrix x, const std::vector<float>& w, double eps) {
   return x;
 }
 
-void Rotate(double* head, std::size_t size, double position, double theta) {
+// Radians a position. Llama 3's scaling as its authors published it: by wavelength.
+double Frequency(const ModelConfig& config, std::size_t i) {
+  const double size = static_cast<double>(config.head_size);
+  const double frequency = std::pow(config.rope_theta, -2.0 * static_cast<double>(i) / size);
+  if (config.rope_scaling != "llama3") return frequency;
+  const RopeStretch& stretch = config.rope_stretch;
+  const double wavelength = 2 * std::acos(-1.0) / frequency;
+  if (wavelength < stretch.original_positions / stretch.high_frequency_factor) return frequency;
+  if (wavelength > stretch.original_positions / stretch.low_frequency_factor) return frequency / stretch.factor;
+  const double smooth = (stretch.original_positions / wavelength - stretch.low_frequency_factor) /
+                        (stretch.high_frequency_factor - stretch.low_frequency_factor);
+  return (1 - smooth) * frequency / stretch.factor + smooth * frequency;
+}
+
+void Rotate(double* head, const ModelConfig& config, double position) {
+  const auto size = static_cast<std::size_t>(config.head_size);
   for (std::size_t i = 0; i < size / 2; ++i) {
-    const double angle = position * std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(size));
+    const double angle = position * Frequency(config, i);
     const double a = head[i], b = head[i + size / 2];
     head[i] = a * std::cos(angle) - b * std::sin(angle);
     head[i + size / 2] = b * std::cos(angle) + a * std::sin(angle);
@@ -61,13 +83,13 @@ void Attend(const double* query, const Matrix& keys, const Matrix& values, std::
 Matrix Attention(const ModelConfig& config, const LogicalWeights& weights, const std::string& layer, const Matrix& x) {
   const auto size = static_cast<std::size_t>(config.head_size);
   const auto heads = static_cast<std::size_t>(config.query_heads), kv_heads = static_cast<std::size_t>(config.kv_heads);
-  Matrix query = Linear(x, weights.at(layer + "self_attn.q_proj.weight"));
-  Matrix key = Linear(x, weights.at(layer + "self_attn.k_proj.weight"));
-  const Matrix value = Linear(x, weights.at(layer + "self_attn.v_proj.weight"));
+  Matrix query = Module(x, weights, layer + "self_attn.q_proj");
+  Matrix key = Module(x, weights, layer + "self_attn.k_proj");
+  const Matrix value = Module(x, weights, layer + "self_attn.v_proj");
   for (std::size_t t = 0; t < x.size(); ++t) {
     const auto prepare = [&](double* head, const char* norm) {
       if (config.qk_norm) Normalise(head, size, weights.at(layer + norm), config.rms_norm_eps);
-      Rotate(head, size, static_cast<double>(t), config.rope_theta);
+      Rotate(head, config, static_cast<double>(t));
     };
     for (std::size_t h = 0; h < heads; ++h) prepare(&query[t][h * size], "self_attn.q_norm.weight");
     for (std::size_t h = 0; h < kv_heads; ++h) prepare(&key[t][h * size], "self_attn.k_norm.weight");
@@ -78,16 +100,16 @@ Matrix Attention(const ModelConfig& config, const LogicalWeights& weights, const
       Attend(&query[t][h * size], key, value, h / (heads / kv_heads) * size, size, t, &mixed[t][h * size]);
     }
   }
-  return Linear(mixed, weights.at(layer + "self_attn.o_proj.weight"));
+  return Module(mixed, weights, layer + "self_attn.o_proj");
 }
 
 Matrix FeedForward(const LogicalWeights& weights, const std::string& layer, const Matrix& x) {
-  Matrix gate = Linear(x, weights.at(layer + "mlp.gate_proj.weight"));
-  const Matrix up = Linear(x, weights.at(layer + "mlp.up_proj.weight"));
+  Matrix gate = Module(x, weights, layer + "mlp.gate_proj");
+  const Matrix up = Module(x, weights, layer + "mlp.up_proj");
   for (std::size_t t = 0; t < x.size(); ++t) {
     for (std::size_t i = 0; i < up[t].size(); ++i) gate[t][i] *= up[t][i] / (1 + std::exp(-gate[t][i]));
   }
-  return Linear(gate, weights.at(layer + "mlp.down_proj.weight"));
+  return Module(gate, weights, layer + "mlp.down_proj");
 }
 
 void AddTo(Matrix& x, const Matrix& y) {

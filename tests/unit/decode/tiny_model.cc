@@ -9,8 +9,8 @@
 namespace bascule {
 namespace {
 
-std::string LayerName(std::int64_t layer, const char* name) {
-  return "model.layers." + std::to_string(layer) + "." + name + ".weight";
+std::string LayerName(std::int64_t layer, const char* name, const char* part = "weight") {
+  return "model.layers." + std::to_string(layer) + "." + name + "." + part;
 }
 
 // Rows [first, first + rows) of a matrix.
@@ -70,15 +70,17 @@ class RankFuser {
     whole.resize(static_cast<std::size_t>(padded * config_.hidden));
     return Add({Rows(whole, config_.hidden, rank_ * (padded / ranks_), padded / ranks_)});
   }
-  // This rank's share of `rows` rows.
+  // This rank's share of `rows` rows; a bias has one column.
   std::vector<float> RowShare(const std::string& name, std::int64_t rows) const {
-    return Rows(weights_.at(name), config_.hidden, rank_ * (rows / ranks_), rows / ranks_);
+    const std::vector<float>& whole = weights_.at(name);
+    return Rows(whole, static_cast<std::int64_t>(whole.size()) / rows, rank_ * (rows / ranks_), rows / ranks_);
   }
   // Whole KV heads: this rank's, or the one that it shares with others.
   std::vector<float> KvShare(const std::string& name) const {
+    const std::vector<float>& whole = weights_.at(name);
+    const std::int64_t head_elements = static_cast<std::int64_t>(whole.size()) / config_.kv_heads;
     const std::int64_t heads = std::max<std::int64_t>(config_.kv_heads / ranks_, 1);
-    const std::int64_t first = rank_ * config_.kv_heads / ranks_;
-    return Rows(weights_.at(name), config_.hidden, first * config_.head_size, heads * config_.head_size);
+    return Rows(whole, head_elements, rank_ * config_.kv_heads / ranks_, heads);
   }
   std::vector<float> ColumnShare(const std::string& name, std::int64_t columns) const {
     return Columns(weights_.at(name), columns, rank_ * (columns / ranks_), columns / ranks_);
@@ -98,6 +100,19 @@ class RankFuser {
     layer.gate_up =
         Add({RowShare(LayerName(l, "mlp.gate_proj"), config_.ffn), RowShare(LayerName(l, "mlp.up_proj"), config_.ffn)});
     layer.down = Add({ColumnShare(LayerName(l, "mlp.down_proj"), config_.ffn)});
+    AddBiases(l, layer);
+  }
+  void AddBiases(std::int64_t l, EngineLayerTensors& layer) {
+    const auto name = [&](const char* module) { return LayerName(l, module, "bias"); };
+    if (config_.qkv_bias) {
+      layer.qkv_bias = Add({RowShare(name("self_attn.q_proj"), config_.query_heads * config_.head_size),
+                            KvShare(name("self_attn.k_proj")), KvShare(name("self_attn.v_proj"))});
+    }
+    if (config_.out_bias) layer.out_bias = Add({weights_.at(name("self_attn.o_proj"))});
+    if (!config_.ffn_bias) return;
+    layer.gate_up_bias =
+        Add({RowShare(name("mlp.gate_proj"), config_.ffn), RowShare(name("mlp.up_proj"), config_.ffn)});
+    layer.down_bias = Add({weights_.at(name("mlp.down_proj"))});
   }
 
   const ModelConfig& config_;
@@ -161,6 +176,21 @@ ModelConfig ThreeKvHeads() {
   return config;
 }
 
+ModelConfig TinyQwen2() {
+  ModelConfig config = TinyLlama();
+  config.architecture = "Qwen2ForCausalLM";
+  config.qkv_bias = true;
+  return config;
+}
+
+ModelConfig AllBiases() {
+  ModelConfig config = TinyLlama();
+  config.qkv_bias = config.out_bias = config.ffn_bias = true;
+  config.rope_scaling = "llama3";
+  config.rope_stretch = {.factor = 8, .low_frequency_factor = 1, .high_frequency_factor = 4, .original_positions = 128};
+  return config;
+}
+
 LogicalWeights RandomWeights(const ModelConfig& config, std::uint32_t seed) {
   std::mt19937 random(seed);
   LogicalWeights weights;
@@ -174,6 +204,9 @@ LogicalWeights RandomWeights(const ModelConfig& config, std::uint32_t seed) {
   };
   const auto matrix = [&](const std::string& name, std::int64_t rows, std::int64_t columns) {
     add(name, rows, columns, 0, 1.5 / std::sqrt(static_cast<double>(columns)));
+  };
+  const auto bias = [&](std::int64_t layer, const char* name, std::int64_t size) {
+    add(LayerName(layer, name, "bias"), 1, size, 0, 0.3);
   };
   const auto norm = [&](const std::string& name, std::int64_t size) { add(name, 1, size, 1, 0.2); };
   const std::int64_t query = config.query_heads * config.head_size, kv = config.kv_heads * config.head_size;
@@ -190,6 +223,17 @@ LogicalWeights RandomWeights(const ModelConfig& config, std::uint32_t seed) {
     matrix(LayerName(l, "mlp.gate_proj"), config.ffn, config.hidden);
     matrix(LayerName(l, "mlp.up_proj"), config.ffn, config.hidden);
     matrix(LayerName(l, "mlp.down_proj"), config.hidden, config.ffn);
+    if (config.qkv_bias) {
+      bias(l, "self_attn.q_proj", query);
+      bias(l, "self_attn.k_proj", kv);
+      bias(l, "self_attn.v_proj", kv);
+    }
+    if (config.out_bias) bias(l, "self_attn.o_proj", config.hidden);
+    if (config.ffn_bias) {
+      bias(l, "mlp.gate_proj", config.ffn);
+      bias(l, "mlp.up_proj", config.ffn);
+      bias(l, "mlp.down_proj", config.hidden);
+    }
   }
   norm("model.norm.weight", config.hidden);
   if (!config.tied_head) matrix("lm_head.weight", config.vocabulary, config.hidden);

@@ -21,6 +21,8 @@ ModelConfig TinyLlama();  // two layers, grouped heads, a head of its own
 ModelConfig TinyQwen3();  // q and k norms, a tied head, a head size that is not hidden / heads
 ModelConfig OneKvHead();  // of eight query heads
 ModelConfig ThreeKvHeads();
+ModelConfig TinyQwen2();  // q, k and v biases
+ModelConfig AllBiases();  // and those of the other products; Llama 3's positions
 
 using LogicalWeights = std::map<std::string, std::vector<float>>;
 

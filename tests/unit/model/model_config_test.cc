@@ -125,13 +125,10 @@ TEST_P(UndecodableConfigTest, IsMappedAndRefusedByTheDecoder) {
 
 INSTANTIATE_TEST_SUITE_P(
     SettingsThatChangeTheResult, UndecodableConfigTest,
-    testing::Values(Refusal{"rope_scaling", R"({"rope_type": "llama3", "factor": 32.0})", "unsupported_rope_scaling"},
-                    Refusal{"rope_scaling", R"({"type": "linear", "factor": 2.0})", "unsupported_rope_scaling"},
+    testing::Values(Refusal{"rope_scaling", R"({"type": "linear", "factor": 2.0})", "unsupported_rope_scaling"},
                     Refusal{"rope_scaling", R"({"factor": 2.0})", "unsupported_rope_scaling"},
                     Refusal{"rope_parameters", R"({"rope_type": "yarn", "rope_theta": 1e5})",
                             "unsupported_rope_scaling"},
-                    Refusal{"attention_bias", "true", "unsupported_attention_bias"},
-                    Refusal{"mlp_bias", "true", "unsupported_mlp_bias"},
                     Refusal{"hidden_act", R"("gelu")", "unsupported_activation"},
                     Refusal{"use_sliding_window", "true", "unsupported_sliding_window"},
                     Refusal{"sliding_window", "4096", "unsupported_sliding_window"},
@@ -151,9 +148,61 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{"num_key_value_heads", "4", "bad_config"}, Refusal{"head_dim", "63", "bad_config"},
                     Refusal{"rms_norm_eps", "0", "bad_config"}, Refusal{"rope_theta", R"("big")", "bad_config"},
                     Refusal{"rope_scaling", "[[[]]]", "bad_config"},
+                    Refusal{"sliding_window", R"("all")", "bad_config"},
                     Refusal{"rope_parameters", R"({"rope_theta": 500000.0})", "bad_config"},
                     Refusal{"tie_word_embeddings", "1", "bad_config"},
                     Refusal{"architectures", R"(["LlamaForCausalLM", "Qwen3ForCausalLM"])", "bad_config"}));
+
+constexpr char kLlama3Rope[] = R"({"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192, "rope_type": "llama3"})";
+
+TEST(ModelConfigTest, Llama3sPositionsAreReadInBothSpellingsAndAreAnotherModel) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const Result<ModelConfig> model = ParseModelConfig(With(kSmolLm2, key, kLlama3Rope));
+
+    ASSERT_TRUE(model.ok()) << model.status().ToString();
+    EXPECT_EQ(model->rope_stretch, (RopeStretch{32, 1, 4, 8192}));
+    EXPECT_TRUE(CheckDecodable(*model).ok());
+    EXPECT_NE(model->Description(), ParseModelConfig(kSmolLm2)->Description());
+  }
+}
+
+TEST(ModelConfigTest, Llama3sPositionsNeedEachOfTheirNumbers) {
+  for (const char* key : {"factor", "high_freq_factor", "low_freq_factor", "original_max_position_embeddings"}) {
+    const Status status = ParseModelConfig(With(kSmolLm2, "rope_scaling", With(kLlama3Rope, key, "").c_str())).status();
+
+    EXPECT_EQ(status.reason(), "bad_config");
+    EXPECT_NE(status.message().find(key), std::string::npos) << status.message();
+  }
+  EXPECT_EQ(ParseModelConfig(With(kSmolLm2, "rope_scaling", With(kLlama3Rope, "high_freq_factor", "1").c_str()))
+                .status()
+                .reason(),
+            "bad_config");
+}
+
+TEST(ModelConfigTest, AWindowThatHoldsEveryPositionChangesNothing) {
+  for (const char* window : {"8192", "32768"}) {
+    const Result<ModelConfig> model = ParseModelConfig(With(kSmolLm2, "sliding_window", window));
+
+    ASSERT_TRUE(model.ok()) << model.status().ToString();
+    EXPECT_TRUE(CheckDecodable(*model).ok());
+  }
+}
+
+TEST(ModelConfigTest, AMistralThatLeavesTheWindowOutHasTheUsualOneAndNullIsNone) {
+  const std::string mistral = With(kSmolLm2, "architectures", R"(["MistralForCausalLM"])");
+
+  EXPECT_EQ(CheckDecodable(*ParseModelConfig(mistral)).reason(), "unsupported_sliding_window");
+  EXPECT_TRUE(CheckDecodable(*ParseModelConfig(With(mistral, "sliding_window", "null"))).ok());
+  EXPECT_TRUE(CheckDecodable(*ParseModelConfig(With(mistral, "max_position_embeddings", "4096"))).ok());
+}
+
+TEST(ModelConfigTest, ModelsWithBiasesAreDecoded) {
+  for (const auto& [key, value] : {std::pair("attention_bias", "true"), std::pair("mlp_bias", "true"),
+                                   std::pair("architectures", R"(["Qwen2ForCausalLM"])")}) {
+    EXPECT_TRUE(CheckDecodable(*ParseModelConfig(With(kSmolLm2, key, value))).ok()) << key;
+  }
+}
 
 TEST(ModelConfigTest, TheMessageForAnUnknownArchitectureListsWhatIsSupportedNearestFirst) {
   const Status status = ParseModelConfig(With(kSmolLm2, "architectures", R"(["Qwen4ForCausalLM"])")).status();
