@@ -31,7 +31,7 @@ class Model:
         self.head_dim = config.get("head_dim") or config["hidden_size"] // self.head_count
         self.eps = config["rms_norm_eps"]
         self.frequencies = rope_frequencies(config, self.head_dim)
-        self.window = config.get("sliding_window") if config["model_type"] == "mistral" else None
+        self.window = config.get("sliding_window") if config["architectures"] == ["MistralForCausalLM"] else None
 
     def _check_config(self):
         config = self.config

@@ -70,7 +70,7 @@ class ShardedModel:
         return x / numpy.sqrt(mean_square + self.config["rms_norm_eps"]) * (weight + 1 if self.gemma else weight)
 
     def rotate(self, x):
-        return forward_oracle.rotate(x, self.config.get("rope_theta", 10000.0))
+        return forward_oracle.rotate(x, forward_oracle.rope_frequencies(self.config, x.shape[-1]))
 
     def summed(self, name, partial_outputs):
         """The sum of what the ranks made, and the bias once."""
