@@ -110,7 +110,7 @@ Status PublishSession::Await(SendPipeline& pipeline) {
     engine_ended_ = std::holds_alternative<Abort>(**event);
     return Unexpected(**event);
   }
-  return sent.ok() ? sent : Explained(sent);
+  return sent.ok() || pipeline.source_failed() ? sent : Explained(sent);
 }
 
 Status PublishSession::SealAndVerify(SendPipeline& pipeline) {

@@ -38,9 +38,11 @@ Status RankSender::SendBucket(std::uint32_t bucket, std::uint32_t attempt, BoxRe
   const std::int32_t route = packer_.plan().buckets[bucket].route;
   BucketSender& sender = SenderOf(route);
   const auto frame_bytes = static_cast<std::size_t>(packer_.FrameBytesOf(bucket));
-  RETURN_IF_ERROR(
+  const Status packed =
       packer_.Pack({.session = session_, .bucket = bucket, .attempt = attempt, .has_checksum = sender.wants_checksum()},
-                   reader, sender.Acquire().first(frame_bytes), totals));
+                   reader, sender.Acquire().first(frame_bytes), totals);
+  source_failed_ = !packed.ok();
+  RETURN_IF_ERROR(packed);
   RETURN_IF_ERROR(sender.Send(frame_bytes));
   under_way_[bucket] = attempt + 1;
   ++unacknowledged_[static_cast<std::size_t>(route)];

@@ -30,6 +30,8 @@ class RankSender {
 
   const std::vector<TensorDigest>& totals() const { return totals_; }
   std::int64_t wire_bytes() const { return wire_bytes_; }
+  // Run failed because its own source could not be read, which no peer can explain.
+  bool source_failed() const { return source_failed_; }
 
  private:
   Status SendBucket(std::uint32_t bucket, std::uint32_t attempt, BoxReader& reader, std::span<TensorDigest> totals);
@@ -48,6 +50,7 @@ class RankSender {
   std::vector<std::uint32_t> under_way_;      // per bucket: attempt + 1 of the frame that is not acknowledged, or 0
   std::vector<std::int32_t> unacknowledged_;  // per route: frames
   std::int64_t wire_bytes_ = 0;
+  bool source_failed_ = false;
 };
 
 }  // namespace bascule

@@ -52,7 +52,10 @@ void SendPipeline::RunRank(RankSender& rank, std::span<const std::uint32_t> buck
   if (Status status = rank.Run(buckets, attempt); !status.ok()) {
     {
       MutexLock lock(mu_);
-      if (failure_.ok()) failure_ = std::move(status);
+      if (failure_.ok()) {
+        failure_ = std::move(status);
+        source_failed_ = rank.source_failed();
+      }
     }
     Cancel();
   }

@@ -45,6 +45,8 @@ class SendPipeline {
   // DataLoss "bad_ack"         for a bucket that was not sent
   // as BoxReader::Next         the source cannot be read
   Status Finish();
+  // After Finish: it failed because the source could not be read.
+  bool source_failed() const { return source_failed_; }
   // Wakes every thread; Finish then fails with the first failure. The routes cannot be used again.
   void Cancel();
 
@@ -63,6 +65,7 @@ class SendPipeline {
   std::vector<Worker> workers_;
   std::atomic<int> running_ = 0;
   std::atomic<bool> cancelled_ = false;
+  std::atomic<bool> source_failed_ = false;
   Mutex mu_;
   Status failure_ GUARDED_BY(mu_);
 };

@@ -85,6 +85,47 @@ TEST_F(PublishOnceTest, AFailureNamesThePhaseAndThePeer) {
   EXPECT_THAT(report.status.message(), HasSubstr("replica engine, verify"));
 }
 
+// A source whose third box cannot be read, as on a disk that fails.
+class BrokenSource final : public WeightSource {
+ public:
+  explicit BrokenSource(const WeightSource& whole) : whole_(whole) {}
+  const Layout& layout() const override { return whole_.layout(); }
+  const std::byte* Base(int sender_rank, int tensor) const override { return whole_.Base(sender_rank, tensor); }
+  std::unique_ptr<BoxReader> Read(std::vector<SourceBox> boxes) const override {
+    class Reader final : public BoxReader {
+     public:
+      explicit Reader(std::unique_ptr<BoxReader> whole) : whole_(std::move(whole)) {}
+      Result<BoxView> Next() override {
+        if (++read_ < 3) return whole_->Next();
+        return Status::Unavailable("read_failed", "m.safetensors: offset=4096: Input/output error");
+      }
+
+     private:
+      const std::unique_ptr<BoxReader> whole_;
+      int read_ = 0;
+    };
+    return std::make_unique<Reader>(whole_.Read(std::move(boxes)));
+  }
+
+ private:
+  const WeightSource& whole_;
+};
+
+TEST_F(PublishOnceTest, ASourceThatCannotBeReadEndsThePublishWithItsOwnReasonAndNothingGoesLive) {
+  const BrokenSource broken(source_);
+  const WeightVersion before = engine_.live();
+
+  const SendReport report = PublishOnce(
+      broken, {.address = "engine", .control = &control_, .transports = {&dialer_}, .plan = {.bucket_bytes = 4096}},
+      {.run = "base", .number = 1}, Deadline::After(Clock::Real(), std::chrono::seconds(60)), {});
+
+  EXPECT_EQ(report.status.reason(), "read_failed");
+  EXPECT_THAT(report.status.message(), HasSubstr("m.safetensors: offset=4096"));
+  EXPECT_EQ(report.phase, SendPhase::kSend);
+  EXPECT_EQ(engine_.live(), before);
+  EXPECT_TRUE(engine_.account().seals.empty());
+}
+
 TEST_F(PublishOnceTest, APublishThatIsStoppedBeforeItBeginsOffersNothing) {
   std::stop_source stop;
   stop.request_stop();
