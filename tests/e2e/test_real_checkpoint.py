@@ -4,13 +4,13 @@
 """
 
 import json
-import pathlib
 import subprocess
 import sys
 import tempfile
 import unittest
 
 import bascule_program as bascule
+import real_model
 
 try:
     import forward_oracle  # found through bascule_program's path
@@ -18,8 +18,6 @@ except ImportError:
     forward_oracle = None
 import digest_oracle
 
-SCRIPTS = pathlib.Path(__file__).resolve().parent.parent.parent / "scripts"
-SKIPPED = 77
 # "What is the capital of France?" in the chat template of the model.
 QUESTION = "What is the capital of France?"
 END_OF_TURN = 2
@@ -33,22 +31,13 @@ class RealCheckpointTest(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
-        cls.first = pathlib.Path(cls.folder.name) / "smollm2"
-        cls.second = pathlib.Path(cls.folder.name) / "smollm2-step1"
-        made = subprocess.run(
-            [sys.executable, SCRIPTS / "real_checkpoint", cls.first, "--second", cls.second],
-            capture_output=True, text=True, timeout=600, check=False,
-        )  # fmt: skip
-        if made.returncode == SKIPPED:
-            raise unittest.SkipTest(made.stdout.strip() or made.stderr.strip())
-        if made.returncode != 0:
-            raise AssertionError(f"real_checkpoint failed:\n{made.stdout}{made.stderr}")
+        cls.first, cls.second = real_model.make(cls.folder.name, second=True)
         cls.engine = bascule.Engine(cls.first)
         cls.addClassCleanup(cls.engine.kill)
 
     def client(self, *arguments):
         return subprocess.run(
-            [sys.executable, SCRIPTS / "chat_client", self.first, *arguments, "--bascule", bascule.PROGRAM],
+            [sys.executable, real_model.SCRIPTS / "chat_client", self.first, *arguments, "--bascule", bascule.PROGRAM],
             capture_output=True, text=True, timeout=bascule.PATIENCE_S, check=True,
         ).stdout.strip()  # fmt: skip
 
