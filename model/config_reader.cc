@@ -10,6 +10,8 @@ using Json = nlohmann::json;
 
 // No size of a model is larger; their products are checked where memory is sized.
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;
+// Settings are words; they go into messages and into the description of a model.
+constexpr std::size_t kMaxTextBytes = 256;
 
 // Values come from a file: a nested one is only named, so that its depth costs no stack.
 std::string ShownValue(const Json& value) {
@@ -93,7 +95,9 @@ Result<bool> ConfigReader::Flag(std::string_view key, bool fallback) const {
 Result<std::string> ConfigReader::Text(std::string_view key, std::string_view fallback) const {
   const Json* value = values_->Find(key);
   if (value == nullptr) return std::string(fallback);
-  if (!value->is_string()) return NotAs(key, *value, "a text");
+  if (!value->is_string() || value->get_ref<const std::string&>().size() > kMaxTextBytes) {
+    return NotAs(key, *value, fmt::format("a text of at most {} bytes", kMaxTextBytes));
+  }
   return value->get<std::string>();
 }
 

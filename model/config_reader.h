@@ -33,6 +33,7 @@ class ConfigReader {
   Result<std::int64_t> Count(std::string_view key, std::int64_t fallback) const;
   Result<double> PositiveNumber(std::string_view key, double fallback) const;
   Result<bool> Flag(std::string_view key, bool fallback = false) const;
+  // At most 256 bytes.
   Result<std::string> Text(std::string_view key, std::string_view fallback) const;
   Result<std::vector<std::string>> Texts(std::string_view key) const;    // empty where it is absent
   Result<std::vector<std::int64_t>> Counts(std::string_view key) const;  // empty where it is absent

@@ -220,6 +220,15 @@ TEST(ModelConfigTest, AQwen3ConfigWithoutHeadDimIsUnclearAndRefused) {
   EXPECT_EQ(ParseModelConfig(With(kQwen3, "head_dim", "")).status().reason(), "bad_config");
 }
 
+TEST(ModelConfigTest, ASettingThatIsNoWordIsRefused) {
+  const std::string long_text(1000, 'a');
+
+  const Status status = ParseModelConfig(With(kSmolLm2, "hidden_act", '"' + long_text + '"')).status();
+
+  EXPECT_EQ(status.reason(), "bad_config");
+  EXPECT_LT(status.message().size(), 200U);
+}
+
 TEST(ModelConfigTest, TextThatIsNoJsonObjectIsRefused) {
   for (const char* text : {"", "{", "[]", "null", "\xff", "{\"architectures\": \xff}"}) {
     EXPECT_EQ(ParseModelConfig(text).status().reason(), "bad_config") << text;
