@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
+#include <algorithm>
 
 #include "bridge/manifest/manifest.h"
 #include "checkpoint/checkpoint_reader_internal.h"
@@ -10,8 +10,6 @@
 
 namespace bascule {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr const char* kManifestName = "manifest.json";
 constexpr std::int64_t kManifestBytesMax = std::int64_t{1} << 30;
@@ -59,39 +57,43 @@ std::string PaddedBy(const Layout& layout, const RankLayout& rank, const MapRow&
 
 std::int64_t FileBytes(const SafetensorsFile& file) { return file.header().data_offset + file.header().data_bytes; }
 
+Result<std::unique_ptr<SafetensorsFile>> OpenFileOf(const Directory& directory, const std::string& name) {
+  ASSIGN_OR_RETURN(OpenFile opened, directory.Open(name));
+  return SafetensorsFile::Open(std::move(opened), directory.PathOf(name));
+}
+
 }  // namespace
 
-bool Artifact::IsArtifact(const std::string& path) {
-  std::error_code error;
-  return fs::exists(fs::path(path) / kManifestName, error) || fs::exists(fs::path(path) / "rank-0.safetensors", error);
+bool Artifact::IsArtifact(const Directory& directory) {
+  return directory.Has(kManifestName) || directory.Has("rank-0.safetensors");
 }
 
 Artifact::Artifact() = default;
 Artifact::~Artifact() = default;
 
-Result<std::unique_ptr<Artifact>> Artifact::Open(const std::string& path, const ReadOptions& read) {
+Result<std::unique_ptr<Artifact>> Artifact::Open(const Directory& directory, const ReadOptions& read) {
   std::unique_ptr<Artifact> artifact(new Artifact());
-  artifact->path_ = path;
-  const std::string manifest = (fs::path(path) / kManifestName).string();
-  const auto text = ReadTextFile(manifest, kManifestBytesMax);
+  artifact->path_ = directory.path();
+  const auto text = directory.ReadText(kManifestName, kManifestBytesMax);
   if (!text.ok() && text.status().reason() == "file_not_found") {
-    return Status::NotFound("manifest_not_found",
-                            fmt::format("{}: no such file: this is no whole artifact; make it again", manifest));
+    return Status::NotFound(
+        "manifest_not_found",
+        fmt::format("{}: no such file: this is no whole artifact; make it again", directory.PathOf(kManifestName)));
   }
   RETURN_IF_ERROR(text.status());
   auto parsed = ReadArtifactManifest(*text);
-  if (!parsed.ok()) return parsed.status().WithContext(path);
+  if (!parsed.ok()) return parsed.status().WithContext(directory.path());
   artifact->manifest_ = *std::move(parsed);
   for (std::size_t rank = 0; rank < artifact->manifest_.ranks.size(); ++rank) {
-    RETURN_IF_ERROR(artifact->OpenRank(rank));
+    RETURN_IF_ERROR(artifact->OpenRank(directory, rank));
   }
   ASSIGN_OR_RETURN(artifact->reader_, CheckpointReader::Create(artifact->files_, read));
   return artifact;
 }
 
-Status Artifact::OpenRank(std::size_t rank) {
+Status Artifact::OpenRank(const Directory& directory, std::size_t rank) {
   const ArtifactRank& wanted = manifest_.ranks[rank];
-  auto file = SafetensorsFile::Open((fs::path(path_) / wanted.file).string());
+  auto file = OpenFileOf(directory, wanted.file);
   // Damage of a file is damage of the artifact, whatever rule of the format it breaks.
   const StatusCode code = file.status().code();
   if (code == StatusCode::kDataLoss || code == StatusCode::kNotFound) return IsAltered(file.status().message());

@@ -22,6 +22,7 @@
 #include "bridge/plan/plan.h"
 #include "bridge/send/weight_source.h"
 #include "checkpoint/artifact_manifest.h"
+#include "checkpoint/directory.h"
 #include "checkpoint/read_strategy.h"
 #include "checkpoint/safetensors.h"
 
@@ -32,7 +33,7 @@ class CheckpointReader;
 class Artifact final : public WeightSource {
  public:
   // True for a directory that is an artifact or what is left of one: not a checkpoint.
-  static bool IsArtifact(const std::string& path);
+  static bool IsArtifact(const Directory& directory);
 
   // Reads the manifest and the headers. Every rank file is there, has the size and the tensors that the manifest says.
   //
@@ -40,7 +41,7 @@ class Artifact final : public WeightSource {
   // DataLoss "artifact_altered"    names the file
   // DataLoss "bad_artifact"        a manifest that contradicts itself
   // ResourceExhausted, PermissionDenied  as SafetensorsFile::Open; as ReadOptions ask for, as Checkpoint::Open
-  static Result<std::unique_ptr<Artifact>> Open(const std::string& path, const ReadOptions& read = {});
+  static Result<std::unique_ptr<Artifact>> Open(const Directory& directory, const ReadOptions& read = {});
   ~Artifact() override;
 
   const std::string& path() const { return path_; }
@@ -64,7 +65,7 @@ class Artifact final : public WeightSource {
 
  private:
   Artifact();
-  Status OpenRank(std::size_t rank);
+  Status OpenRank(const Directory& directory, std::size_t rank);
 
   std::string path_;
   ArtifactManifest manifest_;

@@ -15,6 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kConfigName = "config.json";
 constexpr std::int64_t kConfigBytesMax = std::int64_t{16} << 20;
 
 struct Entry {
@@ -38,22 +39,40 @@ Checkpoint::Checkpoint() = default;
 Checkpoint::~Checkpoint() = default;
 
 Result<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path, const ReadOptions& read) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) {
+    return Status::NotFound("checkpoint_not_found", fmt::format("{}: no such file or directory", path));
+  }
+  if (fs::is_directory(status)) return Open(Directory::At(path), read);
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
   checkpoint->path_ = path;
-  ASSIGN_OR_RETURN(checkpoint->files_, OpenCheckpointFiles(path));
-  ASSIGN_OR_RETURN(checkpoint->reader_, CheckpointReader::Create(checkpoint->files_, read));
-  const fs::path config = fs::path(path) / "config.json";
-  std::error_code error;
-  if (fs::exists(config, error)) {
-    ASSIGN_OR_RETURN(checkpoint->config_json_, ReadTextFile(config.string(), kConfigBytesMax));
-  }
-  std::vector<TensorSpec> tensors;
-  for (const Entry& entry : EntriesOf(checkpoint->files_)) {
-    tensors.push_back(entry.spec);
-    checkpoint->data_.push_back(entry.data);
-  }
-  checkpoint->layout_ = PlainLayout(std::move(tensors));
+  ASSIGN_OR_RETURN(checkpoint->files_, OpenCheckpointFile(path));
+  RETURN_IF_ERROR(checkpoint->Finish(read));
   return checkpoint;
+}
+
+Result<std::unique_ptr<Checkpoint>> Checkpoint::Open(const Directory& directory, const ReadOptions& read) {
+  std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
+  checkpoint->path_ = directory.path();
+  ASSIGN_OR_RETURN(checkpoint->files_, OpenCheckpointFiles(directory));
+  if (directory.Has(kConfigName)) {
+    ASSIGN_OR_RETURN(checkpoint->config_json_, directory.ReadText(kConfigName, kConfigBytesMax));
+  }
+  RETURN_IF_ERROR(checkpoint->Finish(read));
+  return checkpoint;
+}
+
+// What follows from the files.
+Status Checkpoint::Finish(const ReadOptions& read) {
+  ASSIGN_OR_RETURN(reader_, CheckpointReader::Create(files_, read));
+  std::vector<TensorSpec> tensors;
+  for (const Entry& entry : EntriesOf(files_)) {
+    tensors.push_back(entry.spec);
+    data_.push_back(entry.data);
+  }
+  layout_ = PlainLayout(std::move(tensors));
+  return OkStatus();
 }
 
 std::span<const std::byte> Checkpoint::Data(int tensor) const { return data_[static_cast<std::size_t>(tensor)]; }

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "bridge/send/weight_source.h"
+#include "checkpoint/directory.h"
 #include "checkpoint/read_strategy.h"
 #include "checkpoint/safetensors.h"
 
@@ -36,6 +37,7 @@ class Checkpoint final : public WeightSource {
   //
   // FailedPrecondition "direct_unsupported"  `read` asks for what the file system does not do
   static Result<std::unique_ptr<Checkpoint>> Open(const std::string& path, const ReadOptions& read = {});
+  static Result<std::unique_ptr<Checkpoint>> Open(const Directory& directory, const ReadOptions& read = {});
   ~Checkpoint() override;
 
   const std::string& path() const { return path_; }
@@ -57,6 +59,7 @@ class Checkpoint final : public WeightSource {
 
  private:
   Checkpoint();
+  Status Finish(const ReadOptions& read);
   std::string path_;
   std::string config_json_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;

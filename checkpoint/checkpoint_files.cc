@@ -22,27 +22,18 @@ constexpr const char* kSingleName = "model.safetensors";
 // tensor -> the names of all files that hold it
 using Places = std::map<std::string, std::set<std::string>>;
 
-Status IndexError(std::string_view reason, const fs::path& directory, const std::string& message) {
-  return Status::DataLoss(reason, fmt::format("{}: {}", (directory / kIndexName).string(), message));
+Status IndexError(std::string_view reason, const Directory& directory, const std::string& message) {
+  return Status::DataLoss(reason, fmt::format("{}: {}", directory.PathOf(kIndexName), message));
 }
 
-bool Exists(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
-
-std::vector<std::string> NamesIn(const fs::path& directory, const std::set<std::string>& extensions) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
-    if (extensions.contains(entry->path().extension().string())) names.push_back(entry->path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
+std::vector<std::string> NamesIn(const Directory& directory, const std::set<std::string>& extensions) {
+  std::vector<std::string> names = directory.Names();
+  std::erase_if(names, [&](const auto& name) { return !extensions.contains(fs::path(name).extension().string()); });
   return names;
 }
 
-Result<ShardIndex> ReadIndex(const fs::path& directory) {
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile((directory / kIndexName).string(), kIndexBytesMax));
+Result<ShardIndex> ReadIndex(const Directory& directory) {
+  ASSIGN_OR_RETURN(const std::string text, directory.ReadText(kIndexName, kIndexBytesMax));
   Result<ShardIndex> index = ParseShardIndex(text);
   if (index.ok()) return index;
   const std::string kind = ForeignKind(std::as_bytes(std::span(text)));
@@ -51,13 +42,13 @@ Result<ShardIndex> ReadIndex(const fs::path& directory) {
 }
 
 // Every listed file is there; else all that are missing are named, with how many tensors they take along.
-Status CheckFilesExist(const fs::path& directory, const ShardIndex& index) {
+Status CheckFilesExist(const Directory& directory, const ShardIndex& index) {
   std::map<std::string, std::int64_t> tensors_of;
   for (const auto& [tensor, file] : index.file_of) ++tensors_of[file];
   std::set<std::string> missing;
   std::int64_t tensors = 0;
   for (const auto& [file, count] : tensors_of) {
-    if (Exists(directory / file)) continue;
+    if (directory.Has(file)) continue;
     missing.insert(file);
     tensors += count;
   }
@@ -67,15 +58,16 @@ Status CheckFilesExist(const fs::path& directory, const ShardIndex& index) {
                                 tensors_of.size(), tensors, fmt::join(missing, ", ")));
 }
 
-bool LiesIn(const fs::path& path, const fs::path& directory) {
+bool LiesIn(const fs::path& path, const Directory& directory) {
   return std::mismatch(directory.begin(), directory.end(), path.begin(), path.end()).first == directory.end();
 }
 
 // A link may not lead out of the checkpoint. The one that the Hugging Face cache makes is part of its layout:
 // snapshots/REVISION/NAME -> ../../blobs/HASH.
-Status CheckInside(const fs::path& directory, const SafetensorsFile& file) {
+Status CheckInside(const Directory& directory, const SafetensorsFile& file) {
+  if (directory.is_confined()) return OkStatus();  // the kernel has seen to it
   std::error_code error;
-  const fs::path home = fs::canonical(directory, error);
+  const fs::path home = fs::canonical(directory.path(), error);
   if (!error && LiesIn(file.real_path(), home)) return OkStatus();
   const fs::path snapshots = home.parent_path();
   if (!error && snapshots.filename() == "snapshots" && LiesIn(file.real_path(), snapshots.parent_path() / "blobs")) {
@@ -85,10 +77,10 @@ Status CheckInside(const fs::path& directory, const SafetensorsFile& file) {
                           fmt::format("{}: is a link to a file outside the checkpoint", file.path()));
 }
 
-Status CompareWithHeaders(const fs::path& directory, const ShardIndex& index, const Places& places) {
+Status CompareWithHeaders(const Directory& directory, const ShardIndex& index, const Places& places) {
   for (const auto& [tensor, files] : places) {
     if (files.size() == 1) continue;
-    return Status::DataLoss("duplicate_tensor", fmt::format("{}: tensor={} is in {}", directory.string(), tensor,
+    return Status::DataLoss("duplicate_tensor", fmt::format("{}: tensor={} is in {}", directory.path(), tensor,
                                                             fmt::join(files, " and in ")));
   }
   for (const auto& [tensor, file] : index.file_of) {
@@ -107,7 +99,7 @@ Status CompareWithHeaders(const fs::path& directory, const ShardIndex& index, co
 }
 
 // The index and the headers name the same tensors in the same files.
-Status CheckIndex(const fs::path& directory, const ShardIndex& index, const CheckpointFiles& files) {
+Status CheckIndex(const Directory& directory, const ShardIndex& index, const CheckpointFiles& files) {
   Places places;
   std::int64_t stored_bytes = 0;
   for (const auto& file : files) {
@@ -117,46 +109,47 @@ Status CheckIndex(const fs::path& directory, const ShardIndex& index, const Chec
   }
   RETURN_IF_ERROR(CompareWithHeaders(directory, index, places));
   if (index.total_bytes && *index.total_bytes != stored_bytes) {
-    LogWarn("index_total_size", "directory={} index={} files={}", directory.string(), *index.total_bytes, stored_bytes);
+    LogWarn("index_total_size", "directory={} index={} files={}", directory.path(), *index.total_bytes, stored_bytes);
   }
   return OkStatus();
 }
 
-Result<CheckpointFiles> OpenOne(const fs::path& path) {
-  ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(path.string()));
-  CheckpointFiles files;
-  files.push_back(std::move(file));
-  return files;
+Result<std::unique_ptr<SafetensorsFile>> OpenFileOf(const Directory& directory, const std::string& name) {
+  ASSIGN_OR_RETURN(OpenFile opened, directory.Open(name));
+  ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(std::move(opened), directory.PathOf(name)));
+  RETURN_IF_ERROR(CheckInside(directory, *file));
+  return file;
 }
 
-Result<CheckpointFiles> OpenSharded(const fs::path& directory) {
+Result<CheckpointFiles> OpenSharded(const Directory& directory) {
   ASSIGN_OR_RETURN(const ShardIndex index, ReadIndex(directory));
   std::set<std::string> names;
   for (const auto& [tensor, file] : index.file_of) names.insert(file);
-  if (Exists(directory / kSingleName) && !names.contains(kSingleName)) {
+  if (directory.Has(kSingleName) && !names.contains(kSingleName)) {
     return IndexError("ambiguous_files", directory,
                       fmt::format("{} is there too, but not listed: which of the two is meant?", kSingleName));
   }
   RETURN_IF_ERROR(CheckFilesExist(directory, index));
   CheckpointFiles files;
   for (const std::string& name : names) {
-    ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open((directory / name).string()));
-    RETURN_IF_ERROR(CheckInside(directory, *file));
+    ASSIGN_OR_RETURN(auto file, OpenFileOf(directory, name));
     files.push_back(std::move(file));
   }
   RETURN_IF_ERROR(CheckIndex(directory, index, files));
   return files;
 }
 
-Status NoSafetensors(const fs::path& directory) {
+Status NoSafetensors(const Directory& directory) {
   const std::vector<std::string> pickles = NamesIn(directory, {".bin", ".pt", ".pth", ".ckpt"});
   const std::string hint =
       pickles.empty() ? "" : fmt::format("; {} is not read: a pickle can run code when it is loaded", pickles[0]);
-  return Status::NotFound("no_safetensors", fmt::format("{}: no .safetensors file{}", directory.string(), hint));
+  return Status::NotFound("no_safetensors", fmt::format("{}: no .safetensors file{}", directory.path(), hint));
 }
 
-Result<CheckpointFiles> OpenDirectory(const fs::path& directory) {
-  if (Exists(directory / kIndexName)) return OpenSharded(directory);
+}  // namespace
+
+Result<CheckpointFiles> OpenCheckpointFiles(const Directory& directory) {
+  if (directory.Has(kIndexName)) return OpenSharded(directory);
   std::vector<std::string> names = NamesIn(directory, {".safetensors"});
   if (std::find(names.begin(), names.end(), kSingleName) != names.end()) names = {kSingleName};
   if (names.empty()) return NoSafetensors(directory);
@@ -165,20 +158,17 @@ Result<CheckpointFiles> OpenDirectory(const fs::path& directory) {
         "ambiguous_files", directory,
         fmt::format("no such file, and there are {} .safetensors files: {}", names.size(), fmt::join(names, ", ")));
   }
-  ASSIGN_OR_RETURN(CheckpointFiles files, OpenOne(directory / names[0]));
-  RETURN_IF_ERROR(CheckInside(directory, *files[0]));
+  CheckpointFiles files;
+  ASSIGN_OR_RETURN(auto file, OpenFileOf(directory, names[0]));
+  files.push_back(std::move(file));
   return files;
 }
 
-}  // namespace
-
-Result<CheckpointFiles> OpenCheckpointFiles(const fs::path& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status)) {
-    return Status::NotFound("checkpoint_not_found", fmt::format("{}: no such file or directory", path.string()));
-  }
-  return fs::is_directory(status) ? OpenDirectory(path) : OpenOne(path);
+Result<CheckpointFiles> OpenCheckpointFile(const std::string& path) {
+  CheckpointFiles files;
+  ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(path));
+  files.push_back(std::move(file));
+  return files;
 }
 
 }  // namespace bascule

@@ -3,18 +3,20 @@
 // Thread-safety: thread-safe (a pure function on files).
 #pragma once
 
-#include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "checkpoint/directory.h"
 #include "checkpoint/safetensors.h"
 
 namespace bascule {
 
 using CheckpointFiles = std::vector<std::unique_ptr<SafetensorsFile>>;
 
-// `path` is a directory or one file. Errors: see Checkpoint::Open
-Result<CheckpointFiles> OpenCheckpointFiles(const std::filesystem::path& path);
+// Errors: see Checkpoint::Open
+Result<CheckpointFiles> OpenCheckpointFiles(const Directory& directory);
+Result<CheckpointFiles> OpenCheckpointFile(const std::string& path);
 
 }  // namespace bascule

@@ -85,8 +85,13 @@ std::int64_t WriteTimeOf(const struct stat& facts) {
 
 Result<OpenFile> OpenRegularFile(const std::string& path) {
   FileDescriptor fd(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (fd.get() < 0) return ReadFailure(path, errno);
+  return RegularFileOf(std::move(fd), path);
+}
+
+Result<OpenFile> RegularFileOf(FileDescriptor fd, const std::string& path) {
   struct stat facts {};
-  if (fd.get() < 0 || fstat(fd.get(), &facts) != 0) return ReadFailure(path, errno);
+  if (fstat(fd.get(), &facts) != 0) return ReadFailure(path, errno);
   if (!S_ISREG(facts.st_mode)) return Status::PermissionDenied("file_not_readable", path + ": not a regular file");
   return OpenFile{std::move(fd), facts.st_size, WriteTimeOf(facts)};
 }
@@ -119,6 +124,10 @@ Status ReadAt(int fd, const std::string& path, std::int64_t offset, std::span<st
 
 Result<std::string> ReadTextFile(const std::string& path, std::int64_t bytes_max) {
   ASSIGN_OR_RETURN(const OpenFile file, OpenRegularFile(path));
+  return ReadTextFile(file, path, bytes_max);
+}
+
+Result<std::string> ReadTextFile(const OpenFile& file, const std::string& path, std::int64_t bytes_max) {
   if (file.bytes > bytes_max) {
     return Status::DataLoss("file_too_large", fmt::format("{}: got={} most={}", path, file.bytes, bytes_max));
   }

@@ -41,6 +41,8 @@ std::int64_t WriteTimeOf(const struct stat& facts);
 //
 // NotFound "file_not_found"; PermissionDenied "file_not_readable"
 Result<OpenFile> OpenRegularFile(const std::string& path);
+// The same of what is open already. Errors as above.
+Result<OpenFile> RegularFileOf(FileDescriptor fd, const std::string& path);
 
 // Where the open file really lies, links followed: of what is open, whatever its name means by now.
 Result<std::string> RealPathOf(const FileDescriptor& fd);
@@ -54,6 +56,7 @@ Status ReadAt(int fd, const std::string& path, std::int64_t offset, std::span<st
 
 // The whole of a small text file. DataLoss "file_too_large"; else as OpenRegularFile
 Result<std::string> ReadTextFile(const std::string& path, std::int64_t bytes_max);
+Result<std::string> ReadTextFile(const OpenFile& file, const std::string& path, std::int64_t bytes_max);
 
 // Writes `pieces` one behind the other to a new file beside `path`, flushes it to disk and renames it: readers see the
 // old file or the new one, and a mapping of the old one stays valid.

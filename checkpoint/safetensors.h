@@ -63,6 +63,8 @@ class SafetensorsFile {
   // NotFound "file_not_found"; PermissionDenied "file_not_readable" (also what is no regular file)
   // ResourceExhausted "map_failed"; Unavailable "read_failed"; DataLoss as above
   static Result<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
+  // The same of what is open already; `path` is for messages.
+  static Result<std::unique_ptr<SafetensorsFile>> Open(OpenFile&& opened, const std::string& path);
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;

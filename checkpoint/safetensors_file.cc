@@ -36,6 +36,10 @@ SafetensorsFile::SafetensorsFile() = default;
 
 Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
   ASSIGN_OR_RETURN(OpenFile opened, OpenRegularFile(path));
+  return Open(std::move(opened), path);
+}
+
+Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(OpenFile&& opened, const std::string& path) {
   std::unique_ptr<SafetensorsFile> file(new SafetensorsFile());
   file->path_ = path;
   ASSIGN_OR_RETURN(file->real_path_, RealPathOf(opened.fd));

@@ -58,6 +58,7 @@ Outcome RunEngine(Program& program, const EngineOptions& options) {
   ASSIGN_OR_RETURN(auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
   EngineProcessOptions process = options.process;
   process.parallel = ParallelWanted(options, checkpoint);
+  process.read = options.read;
   ASSIGN_OR_RETURN(const auto engine, EngineProcess::Start(process, checkpoint));
   program.out.PrintListening(engine->address());
   Clock& clock = Clock::Real();
@@ -96,6 +97,9 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
   app.add_option("--max-running", process.max_running, "requests that decode at once")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
+  app.add_option("--allow-root", process.allow_roots,
+                 "directory beneath which peers may have versions loaded (publish --from-disk); may be repeated")
+      ->type_name("DIR");
   AddNumber(app, "--version", options.version, "number of the checkpoint's version");
   app.add_option("--run", options.run, "run of the checkpoint's version")->capture_default_str();
   AddDuration(app, "--load-deadline", options.load_deadline, "by when the checkpoint is loaded");

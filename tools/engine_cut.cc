@@ -29,19 +29,17 @@ Result<EngineLayout> EngineLayoutOf(const LogicalCheckpoint& checkpoint, const P
   return layout;
 }
 
-Status CheckArtifactFits(const LogicalCheckpoint& artifact, const ParallelLayout& parallel, WantedDType wanted) {
-  const ArtifactManifest& manifest = artifact.artifact()->manifest();
-  ASSIGN_OR_RETURN(const ArtifactFingerprint engine, FingerprintOf(artifact, parallel, wanted));
-  if (engine != manifest.fingerprint) {
-    return Status::FailedPrecondition(
-        "fingerprint_mismatch", fmt::format("{}: the artifact is for {{{}}}, the engine is {{{}}}", artifact.path(),
-                                            manifest.fingerprint.ToString(), engine.ToString()));
-  }
-  ASSIGN_OR_RETURN(const EngineLayout layout, EngineLayoutOf(artifact, parallel, wanted));
-  if (layout.layout == manifest.layout) return OkStatus();
+Status CheckFingerprint(const LogicalCheckpoint& checkpoint, const ArtifactFingerprint& engine) {
+  if (checkpoint.artifact() == nullptr || checkpoint.artifact()->manifest().fingerprint == engine) return OkStatus();
   return Status::FailedPrecondition(
-      "layout_mismatch",
-      fmt::format("{}: cut by other rules for the same {{{}}}; make it again", artifact.path(), engine.ToString()));
+      "fingerprint_mismatch", fmt::format("{}: the artifact is for {{{}}}, the engine is {{{}}}", checkpoint.path(),
+                                          checkpoint.artifact()->manifest().fingerprint.ToString(), engine.ToString()));
+}
+
+Status CheckCut(const LogicalCheckpoint& checkpoint, const Layout& engine) {
+  if (checkpoint.artifact() == nullptr || checkpoint.artifact()->layout() == engine) return OkStatus();
+  return Status::FailedPrecondition("layout_mismatch",
+                                    fmt::format("{}: cut by other rules; make it again", checkpoint.path()));
 }
 
 ParallelLayout ParallelOf(const ArtifactFingerprint& fingerprint) {

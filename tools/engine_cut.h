@@ -20,11 +20,12 @@ Result<ArtifactFingerprint> FingerprintOf(const LogicalCheckpoint& checkpoint, c
 Result<EngineLayout> EngineLayoutOf(const LogicalCheckpoint& checkpoint, const ParallelLayout& parallel,
                                     WantedDType wanted);
 
-// An artifact serves the engine that it was cut for, and no other.
+// An artifact serves the engine that it was cut for, and no other. OK for a checkpoint, which serves any.
 //
 // FailedPrecondition "fingerprint_mismatch"  both, spelled out
-// FailedPrecondition "layout_mismatch"       cut under the same fingerprint by other rules
-Status CheckArtifactFits(const LogicalCheckpoint& artifact, const ParallelLayout& parallel, WantedDType wanted);
+Status CheckFingerprint(const LogicalCheckpoint& checkpoint, const ArtifactFingerprint& engine);
+// FailedPrecondition "layout_mismatch"  cut under the same fingerprint by other rules
+Status CheckCut(const LogicalCheckpoint& checkpoint, const Layout& engine);
 
 // The parallel layout that an artifact was cut for.
 ParallelLayout ParallelOf(const ArtifactFingerprint& fingerprint);

@@ -15,6 +15,7 @@
 #include "bridge/transport/shm/runtime_directory.h"
 #include "engine_side/decode/decode_engine.h"
 #include "engine_side/decode/grpc/rollout_service.h"
+#include "engine_side/grpc/version_load_service.h"
 #include "engine_side/grpc/version_status_service.h"
 #include "engine_side/weight_receiver.h"
 #include "tools/engine_cut.h"
@@ -75,6 +76,9 @@ ServingStatus ServingOf(const DecodeStatus& decode) {
 // In the order in which they are made; each may use those before it, and they go the other way.
 struct EngineProcess::Parts {
   std::string model;
+  ArtifactFingerprint fingerprint;
+  ReadOptions read;
+  std::vector<std::shared_ptr<const AllowedRoot>> roots;  // shared with the directories that are being read
   std::unique_ptr<DecodeEngine> decode;
   LoopbackControl own_control;
   LoopbackNetwork own_network;
@@ -86,13 +90,20 @@ struct EngineProcess::Parts {
   std::unique_ptr<GrpcControlService> control;
   std::unique_ptr<EngineVersionStatusService> status;
   std::unique_ptr<RolloutService> rollout;
+  std::unique_ptr<VersionLoadService> load;
   std::unique_ptr<GrpcServer> server;
 
   Status MakeDecoder(const EngineProcessOptions& options, const ModelConfig& config, EngineTensors tensors,
                      DType dtype);
+  Status OpenRoots(const EngineProcessOptions& options);
   Status MakeListeners();
   Status MakeReceiver(Layout layout, int slot_count);
   Status StartServer(const std::string& address);
+  // The way of every version whose bytes this process reads itself.
+  SendReport Stage(const LogicalCheckpoint& checkpoint, VersionOffer offer, std::vector<std::string> ignore,
+                   Deadline deadline, std::stop_token stop);
+  Result<VersionOffer> OfferOfRequest(const VersionLoadRequest& request, const LogicalCheckpoint& checkpoint) const;
+  SendReport LoadFromDisk(const VersionLoadRequest& request, Deadline deadline, std::stop_token stop);
   ~Parts();
 };
 
@@ -107,6 +118,15 @@ Status EngineProcess::Parts::MakeDecoder(const EngineProcessOptions& options, co
   decode_options.kv_pages = options.kv_pages;
   decode_options.max_running = options.max_running;
   ASSIGN_OR_RETURN(decode, DecodeEngine::Create(std::move(decode_options)));
+  return OkStatus();
+}
+
+Status EngineProcess::Parts::OpenRoots(const EngineProcessOptions& options) {
+  read = options.read;
+  for (const std::string& path : options.allow_roots) {
+    ASSIGN_OR_RETURN(auto root, AllowedRoot::Open(path));
+    roots.push_back(std::move(root));
+  }
   return OkStatus();
 }
 
@@ -135,15 +155,60 @@ Status EngineProcess::Parts::StartServer(const std::string& address) {
   status = std::make_unique<EngineVersionStatusService>(
       *receiver, VersionStatusOptions{.model = model, .serving = [this] { return ServingOf(decode->status()); }});
   rollout = std::make_unique<RolloutService>(*decode);
+  load = std::make_unique<VersionLoadService>(
+      VersionLoadOptions{.load = [this](const VersionLoadRequest& request, Deadline deadline, std::stop_token stop) {
+        return LoadFromDisk(request, deadline, std::move(stop));
+      }});
   ASSIGN_OR_RETURN(server, GrpcServer::Start(address, {control->service(), &status->service(), &rollout->service(),
-                                                       &grpc_listener->service()}));
+                                                       &load->service(), &grpc_listener->service()}));
   grpc_listener->SetAddress(server->address());
   return OkStatus();
+}
+
+SendReport EngineProcess::Parts::Stage(const LogicalCheckpoint& checkpoint, VersionOffer offer,
+                                       std::vector<std::string> ignore, Deadline deadline, std::stop_token stop) {
+  LoopbackDialer dialer(own_network);
+  ConnectionOptions connection;
+  connection.address = kSelf;
+  connection.model = checkpoint.model();
+  connection.control = &own_control;
+  connection.transports = {&dialer};
+  connection.plan.ignore = std::move(ignore);
+  return PublishOnce(checkpoint.source(), std::move(connection), std::move(offer), deadline, std::move(stop));
+}
+
+Result<VersionOffer> EngineProcess::Parts::OfferOfRequest(const VersionLoadRequest& request,
+                                                          const LogicalCheckpoint& checkpoint) const {
+  RETURN_IF_ERROR(CheckFingerprint(checkpoint, fingerprint));
+  RETURN_IF_ERROR(CheckCut(checkpoint, receiver->layout()));
+  ASSIGN_OR_RETURN(VersionOffer offer, OfferOf(checkpoint));
+  const std::optional<WeightVersion> live = receiver->status().live;
+  if (request.run.empty() && !live) return Status::FailedPrecondition("nothing_live", "no version is live; name a run");
+  offer.run = request.run.empty() ? live->run : request.run;
+  offer.number = request.number;
+  offer.new_run = request.new_run;
+  return offer;
+}
+
+SendReport EngineProcess::Parts::LoadFromDisk(const VersionLoadRequest& request, Deadline deadline,
+                                              std::stop_token stop) {
+  SendReport report;
+  const auto directory = Directory::Beneath(roots, request.path);
+  report.status = directory.status();
+  if (!report.status.ok()) return report;
+  const auto checkpoint = LogicalCheckpoint::Open(*directory, read);
+  report.status = checkpoint.status();
+  if (!report.status.ok()) return report;
+  auto offer = OfferOfRequest(request, *checkpoint);
+  report.status = offer.status();
+  if (!report.status.ok()) return report;
+  return Stage(*checkpoint, *std::move(offer), request.ignore, deadline, std::move(stop));
 }
 
 EngineProcess::Parts::~Parts() {
   if (decode != nullptr) decode->Stop();
   if (status != nullptr) status->Stop();
+  if (load != nullptr) load->Stop();
   if (server != nullptr) server->Stop(kStopGrace);
 }
 
@@ -153,16 +218,18 @@ Result<std::unique_ptr<EngineProcess>> EngineProcess::Start(const EngineProcessO
   RETURN_IF_ERROR(CheckDecodable(*checkpoint.config()));
   const ModelConfig& config = *checkpoint.config();
   ASSIGN_OR_RETURN(const DType dtype, EngineDType(checkpoint, options.dtype));
-  if (checkpoint.artifact() != nullptr) {
-    RETURN_IF_ERROR(CheckArtifactFits(checkpoint, options.parallel, options.dtype));
-  }
+  ASSIGN_OR_RETURN(const ArtifactFingerprint fingerprint, FingerprintOf(checkpoint, options.parallel, options.dtype));
+  RETURN_IF_ERROR(CheckFingerprint(checkpoint, fingerprint));
   if (options.parallel.pipeline != 1) {
     return Status::Unimplemented("unsupported_parallel",
                                  fmt::format("{}: the decoder runs one stage", options.parallel.ToString()));
   }
   ASSIGN_OR_RETURN(EngineLayout layout, EngineLayoutOf(checkpoint, options.parallel, options.dtype));
+  RETURN_IF_ERROR(CheckCut(checkpoint, layout.layout));
   auto parts = std::make_unique<Parts>();
   parts->model = checkpoint.model();
+  parts->fingerprint = fingerprint;
+  RETURN_IF_ERROR(parts->OpenRoots(options));
   RETURN_IF_ERROR(parts->MakeDecoder(options, config, std::move(layout.tensors), dtype));
   RETURN_IF_ERROR(parts->MakeListeners());
   RETURN_IF_ERROR(parts->MakeReceiver(std::move(layout.layout), options.slot_count));
@@ -179,18 +246,11 @@ const std::string& EngineProcess::address() const { return parts_->server->addre
 
 Result<WeightVersion> EngineProcess::Load(const LogicalCheckpoint& checkpoint, const std::string& run,
                                           std::uint64_t number, Deadline deadline, std::stop_token stop) {
-  LoopbackDialer dialer(parts_->own_network);
-  ConnectionOptions connection;
-  connection.address = kSelf;
-  connection.model = checkpoint.model();
-  connection.control = &parts_->own_control;
-  connection.transports = {&dialer};
   ASSIGN_OR_RETURN(VersionOffer offer, OfferOf(checkpoint));
   offer.run = run;
   offer.number = number;
   offer.new_run = true;
-  const SendReport report =
-      PublishOnce(checkpoint.source(), std::move(connection), std::move(offer), deadline, std::move(stop));
+  const SendReport report = parts_->Stage(checkpoint, std::move(offer), {}, deadline, std::move(stop));
   RETURN_IF_ERROR(report.status);
   parts_->server->SetServing(true);
   return report.version;

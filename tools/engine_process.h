@@ -8,6 +8,7 @@
 #include <memory>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -25,14 +26,16 @@ struct EngineProcessOptions {
   int threads = 2;            // of all ranks together
   std::int64_t kv_pages = 0;  // 0: the decoder's default
   std::int32_t max_running = 64;
+  ReadOptions read;                      // of versions from disk
+  std::vector<std::string> allow_roots;  // directories beneath which versions may be loaded on behalf of a peer
 };
 
 class EngineProcess {
  public:
   // For the model and in the type of `checkpoint`, which is not loaded yet.
   //
-  // InvalidArgument "mixed_dtypes" | "unsupported_dtype"; Unimplemented "unsupported_parallel"; as CheckArtifactFits,
-  // MakeEngineLayout, DecodeEngine::Create, WeightReceiver::Create, GrpcServer::Start
+  // InvalidArgument "mixed_dtypes" | "unsupported_dtype"; Unimplemented "unsupported_parallel"; as CheckFingerprint,
+  // CheckCut, AllowedRoot::Open, MakeEngineLayout, DecodeEngine::Create, WeightReceiver::Create, GrpcServer::Start
   static Result<std::unique_ptr<EngineProcess>> Start(const EngineProcessOptions& options,
                                                       const LogicalCheckpoint& checkpoint);
   // Cancels running requests, ends every connection, gives all memory back.

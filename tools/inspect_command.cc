@@ -35,8 +35,8 @@ Inspection InspectionOf(const std::vector<std::unique_ptr<SafetensorsFile>>& fil
 }
 
 Result<Inspection> Inspect(const std::string& path) {
-  if (Artifact::IsArtifact(path)) {
-    ASSIGN_OR_RETURN(const auto artifact, Artifact::Open(path));
+  if (const Directory directory = Directory::At(path); Artifact::IsArtifact(directory)) {
+    ASSIGN_OR_RETURN(const auto artifact, Artifact::Open(directory));
     return InspectionOf(artifact->files(), artifact->manifest().config_json);
   }
   ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(path));

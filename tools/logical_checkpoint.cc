@@ -1,5 +1,6 @@
 #include "tools/logical_checkpoint.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_map>
@@ -110,19 +111,31 @@ LogicalCheckpoint::LogicalCheckpoint(std::string path, std::unique_ptr<Checkpoin
     : path_(std::move(path)), stored_(std::move(stored)), artifact_(std::move(artifact)), config_(std::move(config)) {}
 
 Result<LogicalCheckpoint> LogicalCheckpoint::Open(const std::string& path, const ReadOptions& read) {
-  return Artifact::IsArtifact(path) ? OpenArtifact(path, read) : OpenCheckpoint(path, read);
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return Open(Directory::At(path), read);
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> stored, Checkpoint::Open(path, read));
+  return Of(std::move(stored));
 }
 
-Result<LogicalCheckpoint> LogicalCheckpoint::OpenArtifact(const std::string& path, const ReadOptions& read) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Artifact> artifact, Artifact::Open(path, read));
+Result<LogicalCheckpoint> LogicalCheckpoint::Open(const Directory& directory, const ReadOptions& read) {
+  if (Artifact::IsArtifact(directory)) {
+    ASSIGN_OR_RETURN(std::unique_ptr<Artifact> artifact, Artifact::Open(directory, read));
+    return Of(std::move(artifact));
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> stored, Checkpoint::Open(directory, read));
+  return Of(std::move(stored));
+}
+
+Result<LogicalCheckpoint> LogicalCheckpoint::Of(std::unique_ptr<Artifact> artifact) {
+  const std::string path = artifact->path();
   auto config = ConfigOf(artifact->manifest().config_json, path);
   LogicalCheckpoint checkpoint(path, nullptr, std::move(artifact), std::move(config));
   checkpoint.source_ = checkpoint.artifact_.get();
   return checkpoint;
 }
 
-Result<LogicalCheckpoint> LogicalCheckpoint::OpenCheckpoint(const std::string& path, const ReadOptions& read) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> stored, Checkpoint::Open(path, read));
+Result<LogicalCheckpoint> LogicalCheckpoint::Of(std::unique_ptr<Checkpoint> stored) {
+  const std::string path = stored->path();
   auto config = ConfigOf(stored->config_json(), path);
   // A broken config is an error; one that is missing, or of a model that no table describes, leaves what needs none.
   if (!config.ok() && config.status().reason() == "bad_config") return config.status();

@@ -29,6 +29,7 @@ class LogicalCheckpoint {
   //
   // as Checkpoint::Open, Artifact::Open and CanonicalSenderLayout; InvalidArgument "bad_config"
   static Result<LogicalCheckpoint> Open(const std::string& path, const ReadOptions& read = {});
+  static Result<LogicalCheckpoint> Open(const Directory& directory, const ReadOptions& read = {});
 
   const std::string& path() const { return path_; }
   // What was read of it so far, and how.
@@ -50,8 +51,8 @@ class LogicalCheckpoint {
  private:
   LogicalCheckpoint(std::string path, std::unique_ptr<Checkpoint> stored, std::unique_ptr<Artifact> artifact,
                     Result<ModelConfig> config);
-  static Result<LogicalCheckpoint> OpenArtifact(const std::string& path, const ReadOptions& read);
-  static Result<LogicalCheckpoint> OpenCheckpoint(const std::string& path, const ReadOptions& read);
+  static Result<LogicalCheckpoint> Of(std::unique_ptr<Artifact> artifact);
+  static Result<LogicalCheckpoint> Of(std::unique_ptr<Checkpoint> stored);
   Status MapNames();
 
   std::string path_;

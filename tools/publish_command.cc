@@ -7,7 +7,9 @@
 #include "bridge/session/grpc/grpc_control.h"
 #include "bridge/transport/grpc/dialer.h"
 #include "bridge/transport/shm/dialer.h"
+#include "tools/artifact_check.h"
 #include "tools/command.h"
+#include "tools/disk_publish.h"
 #include "tools/logical_checkpoint.h"
 #include "tools/options.h"
 #include "tools/publish_progress.h"
@@ -34,6 +36,7 @@ struct PublishOptions {
   std::vector<std::string> ignore;
   Duration deadline = std::chrono::minutes(5);
   std::string listen;
+  bool from_disk = false;
 };
 
 // The ways a publisher can reach its replicas.
@@ -78,7 +81,20 @@ Result<PublishReport> WaitForReport(Program& program, const PublishOptions& opti
 }
 
 Outcome RunPublish(Program& program, const PublishOptions& options) {
+  if (options.from_disk) {
+    return PublishFromDisk(program, {.path = options.checkpoint,
+                                     .to = options.to,
+                                     .version = options.version,
+                                     .run = options.run,
+                                     .new_run = options.new_run,
+                                     .ignore = options.ignore,
+                                     .deadline = options.deadline});
+  }
   ASSIGN_OR_RETURN(const auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
+  if (checkpoint.artifact() != nullptr) {
+    ASSIGN_OR_RETURN(const ArtifactCheck check, CheckArtifact(*checkpoint.artifact()));
+    RETURN_IF_ERROR(check.ToStatus(checkpoint.path()));
+  }
   ASSIGN_OR_RETURN(TensorSource source, TensorSourceOf(checkpoint.source()));
   Dialers dialers;
   ASSIGN_OR_RETURN(const auto publisher,
@@ -105,7 +121,7 @@ Outcome RunPublish(Program& program, const PublishOptions& options) {
 }
 
 void AddPublishOptions(CLI::App& app, PublishOptions& options) {
-  app.add_option("checkpoint", options.checkpoint, "a directory or a .safetensors file")->required();
+  app.add_option("checkpoint", options.checkpoint, "a checkpoint, a .safetensors file or an artifact")->required();
   AddAddresses(app, "--to", options.to, "the replicas")->required();
   AddNumber(app, "--version", options.version, "its number; default: the highest seen + 1");
   CLI::Option* run = app.add_option("--run", options.run, "default: the run of the engine's live version");
@@ -118,6 +134,8 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
       ->check(CLI::IsMember({"auto", "shm", "grpc"}));
   app.add_option("--ignore", options.ignore, "tensors that the engine need not know; '*' stands for any text")
       ->type_name("PATTERN");
+  app.add_flag("--from-disk", options.from_disk,
+               "the replicas read CHECKPOINT themselves: a directory of their host beneath an --allow-root of theirs");
   AddDuration(app, "--deadline", options.deadline, "of the whole publish");
   AddAddress(app, "--listen", options.listen, "serve the publisher's own status meanwhile");
   AddReadOptions(app, options.read);

@@ -32,14 +32,15 @@ Json ReplicaJson(const ReplicaReport& replica) {
 }
 
 // Nothing for a replica that failed before it had chosen one.
-std::optional<std::string> TransportOf(const ReplicaReport& replica) {
+std::optional<std::string> TransportOf(const ReplicaReport& replica, std::string_view transport) {
+  if (!transport.empty()) return std::string(transport);
   const bool unchosen = replica.phase == "connect" || replica.phase == "hello" || replica.phase == "plan";
   return unchosen ? std::nullopt : std::optional(std::string(TransportName(replica.transport)));
 }
 
-Json TransportJson(const PublishReport& report) {
+Json TransportJson(const PublishReport& report, std::string_view named) {
   for (const ReplicaReport& replica : report.replicas) {
-    if (const auto transport = TransportOf(replica)) return *transport;
+    if (const auto transport = TransportOf(replica, named)) return *transport;
   }
   return nullptr;
 }
@@ -52,7 +53,7 @@ std::string VersionText(const PublishReport& report) {
 
 }  // namespace
 
-Json PublishReportJson(const PublishReport& report) {
+Json PublishReportJson(const PublishReport& report, std::string_view transport) {
   Json replicas = Json::array();
   for (const ReplicaReport& replica : report.replicas) replicas.push_back(ReplicaJson(replica));
   const bool sealed = !report.version.digest.IsZero();
@@ -60,17 +61,17 @@ Json PublishReportJson(const PublishReport& report) {
           {"version_digest", sealed ? Json(report.version.digest.ToHex()) : Json(nullptr)},
           {"bytes", report.bytes},
           {"wire_bytes", report.wire_bytes},
-          {"transport", TransportJson(report)},
+          {"transport", TransportJson(report, transport)},
           {"replicas", std::move(replicas)}};
 }
 
-std::string PublishReportText(const PublishReport& report, const Output& out) {
+std::string PublishReportText(const PublishReport& report, const Output& out, std::string_view transport) {
   std::vector<std::vector<std::string>> rows = {{"REPLICA", "STATE", "TRANSPORT", "STAGE", "VERIFY", "STALL"}};
   for (const ReplicaReport& replica : report.replicas) {
     const Colour colour = replica.status.ok() ? Colour::kGood : Colour::kBad;
-    rows.push_back({replica.address, out.Painted(colour, StateOf(replica)), TransportOf(replica).value_or("-"),
-                    fmt::format("{:.1f} ms", replica.stage_ms), fmt::format("{:.1f} ms", replica.verify_ms),
-                    fmt::format("{:.0f} µs", replica.flip.flip_stall_us)});
+    rows.push_back({replica.address, out.Painted(colour, StateOf(replica)),
+                    TransportOf(replica, transport).value_or("-"), fmt::format("{:.1f} ms", replica.stage_ms),
+                    fmt::format("{:.1f} ms", replica.verify_ms), fmt::format("{:.0f} µs", replica.flip.flip_stall_us)});
   }
   return VersionText(report) + "\n\n" + TableText(rows);
 }

@@ -10,8 +10,9 @@
 
 namespace bascule {
 
-Json PublishReportJson(const PublishReport& report);
-std::string PublishReportText(const PublishReport& report, const Output& out);
+// `transport`: the name of the one that all replicas used, where they do not say it themselves.
+Json PublishReportJson(const PublishReport& report, std::string_view transport = {});
+std::string PublishReportText(const PublishReport& report, const Output& out, std::string_view transport = {});
 // Done when every replica has committed; else the failure that says most: a verification that failed before a replica
 // that cannot be reached, before all else.
 Outcome PublishOutcome(const PublishReport& report);

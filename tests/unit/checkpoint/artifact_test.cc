@@ -60,7 +60,7 @@ class ArtifactTest : public ::testing::Test {
 };
 
 TEST_F(ArtifactTest, EveryRankFileHoldsWhatTheLayoutSays) {
-  const auto artifact = Artifact::Open(Written());
+  const auto artifact = Artifact::Open(Directory::At(Written()));
 
   ASSERT_TRUE(artifact.ok()) << artifact.status().ToString();
   EXPECT_THAT(ElementsOf(**artifact, 1, 0), ElementsAre(12, 13, 14, 15, 16, 17, 18, 19, 0, 0, 0, 0));
@@ -72,7 +72,7 @@ TEST_F(ArtifactTest, EveryRankFileHoldsWhatTheLayoutSays) {
 }
 
 TEST_F(ArtifactTest, ItsDigestsAreThoseOfTheSource) {
-  const auto artifact = Artifact::Open(Written());
+  const auto artifact = Artifact::Open(Directory::At(Written()));
 
   ASSERT_TRUE(artifact.ok());
   const auto of_source = DigestSource(model_, model_.layout().tensors, 1);
@@ -93,7 +93,7 @@ TEST_F(ArtifactTest, TheManifestComesBackAsItWasWritten) {
 }
 
 TEST_F(ArtifactTest, UnshardGivesBackTheSourceAndItsConfig) {
-  const auto artifact = Artifact::Open(Written());
+  const auto artifact = Artifact::Open(Directory::At(Written()));
 
   const Status status = UnshardArtifact(**artifact, directory_.File("back"), {});
 
@@ -131,7 +131,7 @@ TEST_F(ArtifactTest, TensorsLongerThanABlockKeepTheirBytes) {
         {{{"w", DType::kBf16, {1100, 515}, {}}}, {{0, {{0, 0}, {1100, 515}}, 0, {{0, 515 * r}, {1100, 515}}}}});
   }
   ASSERT_TRUE(WriteArtifact(std::move(recipe), directory_.File("large"), {}).ok());
-  const auto artifact = Artifact::Open(directory_.File("large"));
+  const auto artifact = Artifact::Open(Directory::At(directory_.File("large")));
 
   ASSERT_TRUE(UnshardArtifact(**artifact, directory_.File("back"), {}).ok());
 
@@ -148,7 +148,7 @@ TEST_F(ArtifactTest, ConversionIsTheSendersAndTheWayBackHasTheNewType) {
 
   ASSERT_TRUE(WriteArtifact(std::move(recipe), directory_.File("wide"), {}).ok());
 
-  const auto artifact = Artifact::Open(directory_.File("wide"));
+  const auto artifact = Artifact::Open(Directory::At(directory_.File("wide")));
   ASSERT_TRUE(artifact.ok()) << artifact.status().ToString();
   ASSERT_TRUE(UnshardArtifact(**artifact, directory_.File("back"), {}).ok());
   EXPECT_EQ((*Checkpoint::Open(directory_.File("back")))->tensors()[0].dtype, DType::kF32);
@@ -205,8 +205,8 @@ TEST_F(ArtifactTest, RankFilesWithoutAManifestAreNoArtifactAndNoCheckpoint) {
   const std::string path = Written();
   fs::remove(path + "/manifest.json");
 
-  EXPECT_TRUE(Artifact::IsArtifact(path));
-  EXPECT_EQ(Artifact::Open(path).status().reason(), "manifest_not_found");
+  EXPECT_TRUE(Artifact::IsArtifact(Directory::At(path)));
+  EXPECT_EQ(Artifact::Open(Directory::At(path)).status().reason(), "manifest_not_found");
 }
 
 TEST_F(ArtifactTest, ARankFileThatIsNotTheManifestsIsNamed) {
@@ -218,13 +218,13 @@ TEST_F(ArtifactTest, ARankFileThatIsNotTheManifestsIsNamed) {
   for (const std::string& content : {std::string(), good.substr(0, good.size() - 1), good + '\0', renamed}) {
     Put(file, content);
 
-    const Status status = Artifact::Open(path).status();
+    const Status status = Artifact::Open(Directory::At(path)).status();
 
     EXPECT_EQ(status.reason(), "artifact_altered");
     EXPECT_THAT(status.message(), HasSubstr("rank-1.safetensors"));
   }
   fs::remove(file);
-  EXPECT_EQ(Artifact::Open(path).status().reason(), "artifact_altered");
+  EXPECT_EQ(Artifact::Open(Directory::At(path)).status().reason(), "artifact_altered");
 }
 
 TEST_F(ArtifactTest, AnyChangedByteOfTheManifestIsNoticed) {
@@ -282,7 +282,7 @@ TEST_F(ArtifactTest, AlteredBytesAreFoundOnTheWayBackAndNothingIsLeft) {
   std::string content = ContentOf(file);
   content.back() = static_cast<char>(content.back() ^ 1);
   Put(file, content);
-  const auto artifact = Artifact::Open(path);
+  const auto artifact = Artifact::Open(Directory::At(path));
   ASSERT_TRUE(artifact.ok());
 
   const Status status = UnshardArtifact(**artifact, directory_.File("back"), {});
@@ -300,7 +300,7 @@ TEST_F(ArtifactTest, PaddingThatIsNotZeroIsFound) {
   content[file_offset + 2 * 8] = 1;  // row 2 of the embedding, which is first in the file
   Put(file, content);
 
-  const auto altered = (*Artifact::Open(path))->AlteredPadding();
+  const auto altered = (*Artifact::Open(Directory::At(path)))->AlteredPadding();
 
   ASSERT_EQ(altered.size(), 1U);
   EXPECT_EQ(altered[0].tensor, "embed");

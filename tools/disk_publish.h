@@ -1,0 +1,26 @@
+// publish --from-disk: engines read the version themselves, from a directory of their own host.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/command.h"
+
+namespace bascule {
+
+struct DiskPublish {
+  std::string path;  // as the engines see it
+  std::vector<std::string> to;
+  std::optional<std::uint64_t> version;  // default: the highest that any of them has committed + 1
+  std::string run;
+  bool new_run = false;
+  std::vector<std::string> ignore;
+  Duration deadline{};
+};
+
+// Each replica on its own, at the same time.
+Outcome PublishFromDisk(Program& program, const DiskPublish& publish);
+
+}  // namespace bascule
