@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -58,7 +59,7 @@ Status CheckFilesExist(const Directory& directory, const ShardIndex& index) {
                                 tensors_of.size(), tensors, fmt::join(missing, ", ")));
 }
 
-bool LiesIn(const fs::path& path, const Directory& directory) {
+bool LiesIn(const fs::path& path, const fs::path& directory) {
   return std::mismatch(directory.begin(), directory.end(), path.begin(), path.end()).first == directory.end();
 }
 

@@ -179,6 +179,7 @@ SendReport EngineProcess::Parts::Stage(const LogicalCheckpoint& checkpoint, Vers
 
 Result<VersionOffer> EngineProcess::Parts::OfferOfRequest(const VersionLoadRequest& request,
                                                           const LogicalCheckpoint& checkpoint) const {
+  RETURN_IF_ERROR(checkpoint.config().status());  // names alone do not tell which model it is
   RETURN_IF_ERROR(CheckFingerprint(checkpoint, fingerprint));
   RETURN_IF_ERROR(CheckCut(checkpoint, receiver->layout()));
   ASSIGN_OR_RETURN(VersionOffer offer, OfferOf(checkpoint));

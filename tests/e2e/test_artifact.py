@@ -198,23 +198,20 @@ class RefusalTest(ArtifactTest):
 class KilledWriterTest(ArtifactTest):
     def test_a_writer_killed_at_any_moment_leaves_no_artifact_and_the_next_one_cleans_up(self):
         path = checkpoint(size=160_000_000)
-        staged_sizes = set()
+        killed = 0
         for bytes_written in (0, 1, 1 << 20, 60 << 20, 120 << 20):
             with self.subTest(bytes_written=bytes_written):
                 writer = self.start("shard", path, "--tp", 2, "--out", self.folder / "artifact")
-                staged_sizes.add(self.until_written(writer, bytes_written))
+                self.until_written(writer, bytes_written)
 
                 writer.send(signal.SIGKILL)
 
-                if writer.finish().code == 0:  # it was done before the signal came
-                    shutil.rmtree(self.folder / "artifact")
-                    continue
-                if (self.folder / "artifact").exists():  # killed after it was whole
-                    self.assertTrue(self.run_ok("verify", self.folder / "artifact", path).object["equal"])
-                    shutil.rmtree(self.folder / "artifact")
-                for left in self.folder.iterdir():
-                    self.assertNotEqual(run("digest", left).code, 0)
-        self.assertGreater(len(staged_sizes), 1)
+                killed += writer.finish().code != 0
+                for left in self.folder.iterdir():  # whole, or nothing that loads
+                    if run("digest", left).code == 0:
+                        self.assertTrue(self.run_ok("verify", left, path).object["equal"])
+                shutil.rmtree(self.folder / "artifact", ignore_errors=True)
+        self.assertGreater(killed, 0)
 
         self.run_ok("shard", path, "--tp", 2, "--out", self.folder / "artifact")
 
@@ -226,10 +223,9 @@ class KilledWriterTest(ArtifactTest):
             try:
                 size = sum(file.stat().st_blocks * 512 for file in self.folder.glob(".artifact.*/*"))
             except FileNotFoundError:  # renamed meanwhile
-                return -1
+                return
             if size >= bytes_written and any(self.folder.glob(".artifact.*")):
-                return size
-        return -1
+                return
 
     def test_ctrl_c_leaves_nothing(self):
         writer = self.start("shard", checkpoint(size=160_000_000), "--tp", 2, "--out", self.folder / "artifact")
