@@ -160,7 +160,21 @@ Status Connection::CheckOffered(const Offer& offer) const {
   if (!same) {
     return Status::FailedPrecondition("manifest_mismatch", "tensors or sender layout of the offer are not the plan's");
   }
+  RETURN_IF_ERROR(CheckFamilies(manifest.families));
   return CheckLimits(offer);
+}
+
+// A weight under the scales of another scheme has all the right shapes.
+Status Connection::CheckFamilies(const std::vector<QuantizationFamily>& offered) const {
+  const std::vector<QuantizationFamily>& own = parts_.options.families;
+  if (offered == own) return OkStatus();
+  const auto [theirs, ours] = std::ranges::mismatch(offered, own);
+  const auto shown = [](const auto& families, const auto& at) {
+    return at == families.end() ? "none" : fmt::format("{} ({})", at->name, at->scheme);
+  };
+  return Status::FailedPrecondition(
+      "families_differ", fmt::format("of {} and {} quantised weights the first that differs: publisher {}, engine {}",
+                                     offered.size(), own.size(), shown(offered, theirs), shown(own, ours)));
 }
 
 Status Connection::CheckLimits(const Offer& offer) const {

@@ -41,6 +41,7 @@ class Connection final : private BucketSink {
   void OnMessage(const SessionMessage& message) EXCLUDES(mu_);
   void OnOffer(const Offer& offer) EXCLUDES(mu_);
   Status CheckModel(const std::string& model) const;
+  Status CheckFamilies(const std::vector<QuantizationFamily>& offered) const;
   Status CheckOffered(const Offer& offer) const;
   Status CheckLimits(const Offer& offer) const;
   Status OpenRoutes(TransportKind kind) EXCLUDES(mu_);

@@ -35,10 +35,11 @@
 namespace bascule {
 
 struct WeightReceiverOptions {
-  std::string model;             // compared with the offer's when both are given
-  Layout layout;                 // what the ranks of this process hold; all engine ranks of the replica
-  int slot_count = 2;            // 2, or 3 to keep a way back while the next version stages
-  std::int32_t max_credits = 8;  // per route
+  std::string model;                         // compared with the offer's when both are given
+  Layout layout;                             // what the ranks of this process hold; all engine ranks of the replica
+  std::vector<QuantizationFamily> families;  // of its tensors; an offer has the same
+  int slot_count = 2;                        // 2, or 3 to keep a way back while the next version stages
+  std::int32_t max_credits = 8;              // per route
   // Listeners of the transports this engine takes, best first. Borrowed: they outlive the receiver.
   std::vector<TransportListener*> listeners;
   Duration max_session = std::chrono::minutes(30);  // bound on a deadline that a publisher asks for

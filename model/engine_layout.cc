@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/checked_math.h"
 #include "model/model_table.h"
 #include "model/rank_builder.h"
@@ -48,7 +50,26 @@ std::vector<TensorSpec> SpecsOf(const ModelTable& table, const DTypeOf& dtype_of
   return specs;
 }
 
+std::vector<QuantizationFamily> FamiliesOf(const ModelTable& table) {
+  std::vector<QuantizationFamily> families;
+  for (const TensorFamily& family : table.families) {
+    QuantizationFamily& added = families.emplace_back();
+    added.name = family.name;
+    added.scheme = family.scheme.ToString();
+    for (const std::int32_t member : family.members) {
+      added.members.push_back(table.logical[static_cast<std::size_t>(member)].name);
+    }
+  }
+  std::ranges::sort(families, {}, &QuantizationFamily::name);
+  return families;
+}
+
 }  // namespace
+
+Result<std::vector<QuantizationFamily>> QuantizationFamilies(const ModelConfig& config) {
+  ASSIGN_OR_RETURN(const ModelTable table, MakeModelTable(config));
+  return FamiliesOf(table);
+}
 
 std::vector<TensorSpec> LogicalTensors(const ModelConfig& config, DType dtype) {
   const Result<ModelTable> table = MakeModelTable(config);
@@ -65,6 +86,7 @@ Result<EngineLayout> MakeEngineLayout(const ModelConfig& config, const DTypeOf& 
                                    fmt::format("{} pipeline stages for {} layers", parallel.pipeline, config.layers));
   }
   EngineLayout engine;
+  engine.families = FamiliesOf(table);
   engine.layout.tensors = SpecsOf(table, dtype_of);
   if (const Status status = CheckTensors(engine.layout.tensors); !status.ok()) {
     return Status::InvalidArgument("bad_config", status.message());

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "bridge/layout/layout.h"
+#include "bridge/manifest/manifest.h"
 #include "model/engine_tensors.h"
 #include "model/model_config.h"
 #include "model/parallel_layout.h"
@@ -25,7 +26,13 @@ struct EngineLayout {
   Layout layout;  // parallel.ranks() engine ranks
   // Where the decoder finds what: the same on every tensor-parallel rank of the first pipeline stage.
   EngineTensors tensors;
+  std::vector<QuantizationFamily> families;  // of the logical tensors, for the manifest
 };
+
+// The quantised weights of a model with their scales and zero points, sorted by name.
+//
+// as MakeEngineLayout
+Result<std::vector<QuantizationFamily>> QuantizationFamilies(const ModelConfig& config);
 
 // The storage type of a logical tensor: one for all, or what a checkpoint has. Asked once for each canonical name.
 using DTypeOf = std::function<DType(std::string_view canonical_name)>;

@@ -7,6 +7,7 @@
 #include "bridge/session/grpc/grpc_control.h"
 #include "bridge/transport/grpc/dialer.h"
 #include "bridge/transport/shm/dialer.h"
+#include "model/engine_layout.h"
 #include "tools/artifact_check.h"
 #include "tools/command.h"
 #include "tools/disk_publish.h"
@@ -52,9 +53,12 @@ struct Dialers {
   }
 };
 
-WeightPublisherOptions PublisherOptionsOf(const PublishOptions& options, const LogicalCheckpoint& checkpoint,
-                                          Dialers& dialers) {
+Result<WeightPublisherOptions> PublisherOptionsOf(const PublishOptions& options, const LogicalCheckpoint& checkpoint,
+                                                  Dialers& dialers) {
   WeightPublisherOptions publisher;
+  if (checkpoint.config().ok()) {
+    ASSIGN_OR_RETURN(publisher.families, QuantizationFamilies(*checkpoint.config()));
+  }
   publisher.replicas = options.to;
   publisher.control = &dialers.control;
   publisher.transports = dialers.For(options.transport);
@@ -97,8 +101,8 @@ Outcome RunPublish(Program& program, const PublishOptions& options) {
   }
   ASSIGN_OR_RETURN(TensorSource source, TensorSourceOf(checkpoint.source()));
   Dialers dialers;
-  ASSIGN_OR_RETURN(const auto publisher,
-                   WeightPublisher::Create(PublisherOptionsOf(options, checkpoint, dialers), std::move(source)));
+  ASSIGN_OR_RETURN(WeightPublisherOptions publisher_options, PublisherOptionsOf(options, checkpoint, dialers));
+  ASSIGN_OR_RETURN(const auto publisher, WeightPublisher::Create(std::move(publisher_options), std::move(source)));
   PublisherVersionStatusService status(*publisher);
   std::unique_ptr<GrpcServer> server;
   if (!options.listen.empty()) {

@@ -192,6 +192,7 @@ Result<VersionOffer> Publisher::ChooseVersion(const PublishRequest& request) {
                      .number = 0,
                      .new_run = options_.new_run,
                      .labels = request.labels,
+                     .families = options_.families,
                      .term = term_,
                      .take_over = request.take_over};
   if (request.take_over) offer.term = ++term_;

@@ -40,6 +40,7 @@ struct WeightPublisherOptions {
   std::string run;                           // empty: the run of the engine's live version
   bool new_run = false;                      // `run` starts with the next publish
   std::string model;                         // see ManifestOffer::model
+  std::vector<QuantizationFamily> families;  // see ManifestOffer::families
   Snapshot snapshot = Snapshot::kNone;
   std::int64_t bucket_bytes = 2 << 20;
   std::int32_t credits = 4;         // per route

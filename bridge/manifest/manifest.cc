@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <unordered_set>
 
 namespace bascule {
 namespace {
@@ -29,6 +30,26 @@ Status CheckLabels(const std::map<std::string, std::string>& labels) {
     if (label.empty()) return BadManifest("a label has no name");
     RETURN_IF_ERROR(CheckText("label name", label, kMaxLabelBytes));
     RETURN_IF_ERROR(CheckText("label " + label, text, kMaxLabelBytes));
+  }
+  return OkStatus();
+}
+
+Status CheckFamilies(const std::vector<QuantizationFamily>& families, const std::vector<TensorSpec>& tensors) {
+  std::unordered_set<std::string_view> free;
+  for (const TensorSpec& tensor : tensors) free.insert(tensor.name);
+  for (std::size_t i = 0; i < families.size(); ++i) {
+    const QuantizationFamily& family = families[i];
+    RETURN_IF_ERROR(CheckText("family name", family.name, kMaxNameBytes));
+    RETURN_IF_ERROR(CheckText("family scheme", family.scheme, kMaxLabelBytes));
+    if (i > 0 && families[i - 1].name >= family.name) {
+      return BadManifest(fmt::format("unsorted: family {} before {}", families[i - 1].name, family.name));
+    }
+    if (family.members.size() < 2) return BadManifest(fmt::format("family {} has no scale", family.name));
+    for (const std::string& member : family.members) {
+      if (free.erase(member) > 0) continue;
+      return BadManifest(fmt::format("family {}: {} is not offered, or in two families", family.name,
+                                     member.substr(0, kMaxNameBytes)));
+    }
   }
   return OkStatus();
 }
@@ -73,7 +94,7 @@ Status CheckOffer(const ManifestOffer& offer) {
     if (offer.tensors[i - 1].name < offer.tensors[i].name) continue;
     return BadManifest(fmt::format("unsorted: {} before {}", offer.tensors[i - 1].name, offer.tensors[i].name));
   }
-  return OkStatus();
+  return CheckFamilies(offer.families, offer.tensors);
 }
 
 }  // namespace bascule

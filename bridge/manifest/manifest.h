@@ -26,6 +26,14 @@ struct WeightVersion {
   friend bool operator==(const WeightVersion&, const WeightVersion&) = default;
 };
 
+// Tensors that only mean something together, complete or refused: a quantised weight, its scales and zero points.
+struct QuantizationFamily {
+  std::string name;                  // of the module: "model.layers.0.mlp.down_proj"
+  std::string scheme;                // one line: "fp8 128x128 weight_scale_inv"
+  std::vector<std::string> members;  // tensors, the weight first
+  friend bool operator==(const QuantizationFamily&, const QuantizationFamily&) = default;
+};
+
 struct ManifestOffer {
   std::uint32_t format_version = 1;
   std::string run;
@@ -36,6 +44,7 @@ struct ManifestOffer {
   std::vector<TensorSpec> tensors;  // wire specs (engine storage dtype), sorted by name
   Hash256 sender_layout;
   std::map<std::string, std::string> labels;
+  std::vector<QuantizationFamily> families;  // sorted by name
   friend bool operator==(const ManifestOffer&, const ManifestOffer&) = default;
 };
 
@@ -58,7 +67,8 @@ inline constexpr std::size_t kMaxModelBytes = 4096;
 inline constexpr std::size_t kMaxLabels = 64;
 inline constexpr std::size_t kMaxLabelBytes = 1024;
 
-// InvalidArgument "bad_manifest"  unsorted, duplicate or over-long names, empty run, too many labels
+// InvalidArgument "bad_manifest"  unsorted, duplicate or over-long names, empty run, too many labels; a family with a
+//                                member that is no tensor of the offer, or is in another family too
 Status CheckOffer(const ManifestOffer& offer);
 
 }  // namespace bascule

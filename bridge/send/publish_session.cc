@@ -75,7 +75,8 @@ Status PublishSession::OfferVersion() {
                          .model = connection_.options().model,
                          .tensors = {},
                          .sender_layout = plan.sender_layout,
-                         .labels = offer_.labels};
+                         .labels = offer_.labels,
+                         .families = offer_.families};
   for (const std::size_t tensor : by_name_) manifest.tensors.push_back(plan.tensors[tensor]);
   RETURN_IF_ERROR(connection_.inbox().Send(Offer{.session = session_,
                                                  .term = offer_.term,

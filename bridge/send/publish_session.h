@@ -31,6 +31,7 @@ struct VersionOffer {
   std::uint64_t number = 0;
   bool new_run = false;
   std::map<std::string, std::string> labels;
+  std::vector<QuantizationFamily> families;
   std::uint64_t term = 1;
   bool take_over = false;
   // Digests of tensors in the wire types, by name, where they are on record: an artifact's manifest. The engine then

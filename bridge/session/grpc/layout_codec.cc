@@ -155,6 +155,12 @@ void ToProto(const ManifestOffer& offer, v1::ManifestOffer* proto) {
   for (const TensorSpec& tensor : offer.tensors) ToProto(tensor, proto->add_tensors());
   proto->set_sender_layout(ToProto(offer.sender_layout));
   for (const auto& [label, text] : offer.labels) (*proto->mutable_labels())[label] = text;
+  for (const QuantizationFamily& family : offer.families) {
+    v1::QuantizationFamily* added = proto->add_families();
+    added->set_name(family.name);
+    added->set_scheme(family.scheme);
+    added->mutable_members()->Add(family.members.begin(), family.members.end());
+  }
 }
 
 Result<ManifestOffer> FromProto(const v1::ManifestOffer& proto) {
@@ -170,6 +176,9 @@ Result<ManifestOffer> FromProto(const v1::ManifestOffer& proto) {
   }
   ASSIGN_OR_RETURN(offer.sender_layout, HashFromProto("manifest.sender_layout", proto.sender_layout()));
   for (const auto& [label, text] : proto.labels()) offer.labels[label] = text;
+  for (const v1::QuantizationFamily& family : proto.families()) {
+    offer.families.push_back({family.name(), family.scheme(), {family.members().begin(), family.members().end()}});
+  }
   return offer;
 }
 

@@ -44,6 +44,16 @@ TEST_F(RefusalTest, AnotherModelInAnOfferIsRefusedWithBothSpelledOut) {
   EXPECT_THAT(why.message(), HasSubstr("TestModel layers=1"));
 }
 
+TEST_F(RefusalTest, QuantisedWeightsThatTheEngineHasNotAreRefusedAndNamed) {
+  const Status why = Refused([](Offer& offer) {
+    const auto& tensors = offer.manifest.tensors;
+    offer.manifest.families = {{"layer", "fp8 128x128 weight_scale_inv", {tensors[0].name, tensors[1].name}}};
+  });
+
+  EXPECT_EQ(why.reason(), "families_differ");
+  EXPECT_THAT(why.message(), HasSubstr("publisher layer (fp8 128x128 weight_scale_inv), engine none"));
+}
+
 TEST_F(RefusalTest, I3ANumberThatWasCommittedIsReusedAndALowerOneIsStale) {
   EXPECT_EQ(ReasonOf([](Offer& offer) { offer.manifest.number = 4; }), "version_reused");
   EXPECT_EQ(ReasonOf([](Offer& offer) { offer.manifest.number = 3; }), "stale_version");

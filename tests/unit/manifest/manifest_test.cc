@@ -14,6 +14,7 @@ ManifestOffer GoodOffer() {
   offer.model = "LlamaForCausalLM layers=2";
   offer.tensors = {{"a", DType::kF32, {2, 3}}, {"b", DType::kBf16, {}}};
   offer.labels = {{"step", "3"}};
+  offer.families = {{"m", "fp8 128x128 weight_scale_inv", {"a", "b"}}};
   return offer;
 }
 
@@ -84,6 +85,11 @@ TEST(ManifestTest, EveryRuleOfAnOfferIsChecked) {
          for (int i = 0; i < 64; ++i) o.labels["l" + std::to_string(i)] = "";
        },
        "65 labels"},
+      {[](ManifestOffer& o) { o.families[0].members.pop_back(); }, "family m has no scale"},
+      {[](ManifestOffer& o) { o.families[0].members[1] = "c"; }, "family m: c is not offered"},
+      {[](ManifestOffer& o) { o.families.push_back({"n", "", {"a", "b"}}); }, "in two families"},
+      {[](ManifestOffer& o) { o.families.push_back(o.families[0]); }, "unsorted: family m before m"},
+      {[](ManifestOffer& o) { o.families[0].scheme = std::string(1025, 's'); }, "1025 bytes"},
   };
   for (const BadOfferCase& c : cases) {
     ManifestOffer offer = GoodOffer();

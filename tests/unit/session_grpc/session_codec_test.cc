@@ -37,6 +37,7 @@ std::vector<SessionMessage> OneOfEach() {
   manifest.tensors = SomeLayout().tensors;
   manifest.sender_layout = Hash(1);
   manifest.labels = {{"step", "7"}, {"", ""}};
+  manifest.families = {{"m", "fp8 128x128 weight_scale_inv", {"m.weight", "m.weight_scale_inv"}}};
   Offer offer{SessionId{5},
               3,
               true,
