@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -91,6 +92,8 @@ struct ArtifactRecipe {
   std::string config_json;
   std::vector<std::string> ignore;   // patterns of logical names that may be left out
   std::vector<std::string> dropped;  // tensors that the source leaves out itself
+  // The version digest of what was quantised to make `source`; nothing where it is stored as it is.
+  std::optional<Hash256> source_digest = {};
 };
 
 // Writes a whole artifact to the new directory `out`, or nothing: see OutputDirectory. Streams: memory is a few blocks,

@@ -52,7 +52,7 @@ ArtifactManifest ManifestOf(ArtifactRecipe recipe, const WrittenFiles& written) 
   manifest.config_json = std::move(recipe.config_json);
   manifest.digests = written.totals;
   manifest.version_digest = VersionDigestOf(recipe.layout.tensors, written.totals);
-  manifest.source_digest = manifest.version_digest;
+  manifest.source_digest = recipe.source_digest.value_or(manifest.version_digest);
   manifest.stored = StoredOnto(recipe.layout, recipe.stored);
   manifest.ignored = NotWritten(written.names, std::move(recipe.dropped));
   for (std::size_t rank = 0; rank < written.file_bytes.size(); ++rank) {

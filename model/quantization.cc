@@ -208,7 +208,8 @@ Quantization Fp8BlockQuantization() {
 }
 
 std::string Fp8BlockConfigJson() {
-  return R"({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]})";
+  return R"json({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
+                 "weight_scale_rule": "max(amax / 448, 2^-116)"})json";
 }
 
 Result<Quantization> ReadQuantization(const ConfigReader& config) {

@@ -1,6 +1,7 @@
 // bascule digest: the layout-independent digests of a checkpoint or an artifact, in logical names.
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "tools/command.h"
 #include "tools/dtype_option.h"
@@ -28,8 +29,16 @@ std::string DigestText(const CheckpointDigest& digest, bool tensors) {
   return TableText(rows) + "\n\nversion  " + digest.version_digest.ToHex();
 }
 
-Json DigestJson(const CheckpointDigest& digest, bool tensors) {
+// What a quantised artifact was made from; nothing where that has the digest of the artifact itself.
+std::optional<Hash256> SourceDigestOf(const LogicalCheckpoint& checkpoint) {
+  if (checkpoint.artifact() == nullptr) return std::nullopt;
+  const ArtifactManifest& manifest = checkpoint.artifact()->manifest();
+  return manifest.source_digest == manifest.version_digest ? std::nullopt : std::optional(manifest.source_digest);
+}
+
+Json DigestJson(const CheckpointDigest& digest, bool tensors, const std::optional<Hash256>& source) {
   Json object = {{"version_digest", digest.version_digest.ToHex()}};
+  if (source) object["source_version_digest"] = source->ToHex();
   if (!tensors) return object;
   Json& by_name = object["tensors"] = Json::object();
   for (std::size_t t = 0; t < digest.tensors.size(); ++t) by_name[digest.tensors[t].name] = digest.digests[t].ToHex();
@@ -39,12 +48,14 @@ Json DigestJson(const CheckpointDigest& digest, bool tensors) {
 Outcome RunDigest(Program& program, const DigestOptions& options) {
   ASSIGN_OR_RETURN(const LogicalCheckpoint checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
   std::vector<TensorSpec> specs = checkpoint.tensors();
-  for (TensorSpec& spec : specs) spec.dtype = StorageDType(spec.dtype, options.dtype);
+  for (TensorSpec& spec : specs) spec.dtype = StorageDType(spec, options.dtype);
   ASSIGN_OR_RETURN(const CheckpointDigest digest, DigestCheckpoint(checkpoint, std::move(specs)));
+  const std::optional<Hash256> source = SourceDigestOf(checkpoint);
   if (program.out.json()) {
-    program.out.PrintObject(DigestJson(digest, options.tensors));
+    program.out.PrintObject(DigestJson(digest, options.tensors, source));
   } else {
     program.out.PrintText(DigestText(digest, options.tensors));
+    if (source) program.out.PrintText("quantised from  " + source->ToHex());
   }
   return {};
 }

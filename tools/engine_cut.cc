@@ -11,7 +11,7 @@ Result<ArtifactFingerprint> FingerprintOf(const LogicalCheckpoint& checkpoint, c
   RETURN_IF_ERROR(checkpoint.config().status());
   const ModelConfig& config = *checkpoint.config();
   std::set<std::string_view> types;
-  for (const TensorSpec& tensor : checkpoint.tensors()) types.insert(DTypeName(StorageDType(tensor.dtype, wanted)));
+  for (const TensorSpec& tensor : checkpoint.tensors()) types.insert(DTypeName(StorageDType(tensor, wanted)));
   return ArtifactFingerprint{
       .architecture = config.Description(),
       .tensor = parallel.tensor,

@@ -31,9 +31,9 @@ constexpr Duration kStopGrace = std::chrono::seconds(2);
 Result<DType> EngineDType(const LogicalCheckpoint& checkpoint, WantedDType wanted) {
   const std::vector<TensorSpec>& tensors = checkpoint.tensors();
   if (tensors.empty()) return Status::DataLoss("no_tensors", fmt::format("{} holds no tensor", checkpoint.path()));
-  const DType dtype = StorageDType(tensors.front().dtype, wanted);
+  const DType dtype = StorageDType(tensors.front(), wanted);
   for (const TensorSpec& tensor : tensors) {
-    const DType stored = StorageDType(tensor.dtype, wanted);
+    const DType stored = StorageDType(tensor, wanted);
     if (stored != DType::kBf16 && stored != DType::kF32) {
       return Status::InvalidArgument(
           "unsupported_dtype", fmt::format("{} is {}; the engine runs BF16 and F32", tensor.name, DTypeName(stored)));

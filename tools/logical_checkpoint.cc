@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "bridge/send/source_digest.h"
+#include "checkpoint/quantized_source.h"
+#include "model/weight_family.h"
 #include "tools/artifact_check.h"
 
 namespace bascule {
@@ -158,19 +160,49 @@ Status LogicalCheckpoint::MapNames() {
   return OkStatus();
 }
 
+Status LogicalCheckpoint::QuantizeFp8Blocks(WantedDType wanted, const std::stop_token& stop) {
+  RETURN_IF_ERROR(config_.status());
+  if (!config_->quantization.method.empty()) {
+    return Status::FailedPrecondition("already_quantized",
+                                      fmt::format("{}: {}", path_, config_->quantization.ToString()));
+  }
+  ModelConfig config = *config_;
+  config.quantization = Fp8BlockQuantization();
+  ASSIGN_OR_RETURN(const std::vector<QuantizationFamily> families, QuantizationFamilies(config));
+  std::vector<QuantizedWeight> weights;
+  std::unordered_set<std::string_view> names;
+  for (const QuantizationFamily& family : families) {
+    weights.push_back({family.members[0], family.members[1]});
+    names.insert(family.members[0]);
+  }
+  for (const TensorSpec& tensor : tensors()) {
+    if (!names.contains(tensor.name) || tensor.dtype != DType::kF32 || wanted == WantedDType::kBf16) continue;
+    return Status::InvalidArgument("quantize_needs_bf16",
+                                   fmt::format("{}: {} is F32; --dtype bf16 rounds it first", path_, tensor.name));
+  }
+  ASSIGN_OR_RETURN(quantized_, QuantizedSource::Make(*source_, weights, stop));
+  source_ = quantized_.get();
+  config_ = std::move(config);
+  auto json = nlohmann::ordered_json::parse(stored_->config_json());
+  json["quantization_config"] = nlohmann::ordered_json::parse(Fp8BlockConfigJson());
+  quantized_config_json_ = json.dump(2) + "\n";
+  return OkStatus();
+}
+
 const std::string& LogicalCheckpoint::config_json() const {
+  if (quantized_ != nullptr) return quantized_config_json_;
   return artifact_ != nullptr ? artifact_->manifest().config_json : stored_->config_json();
 }
 
-DType StorageDType(DType stored, WantedDType wanted) {
-  const bool convertible = stored == DType::kBf16 || stored == DType::kF32;
-  if (wanted == WantedDType::kKeep || !convertible) return stored;
+DType StorageDType(const TensorSpec& stored, WantedDType wanted) {
+  const bool convertible = (stored.dtype == DType::kBf16 || stored.dtype == DType::kF32) && !EndsAsScale(stored.name);
+  if (wanted == WantedDType::kKeep || !convertible) return stored.dtype;
   return wanted == WantedDType::kBf16 ? DType::kBf16 : DType::kF32;
 }
 
 DTypeOf EngineTypesOf(const LogicalCheckpoint& checkpoint, WantedDType wanted) {
   std::unordered_map<std::string, DType> types;
-  for (const TensorSpec& tensor : checkpoint.tensors()) types[tensor.name] = StorageDType(tensor.dtype, wanted);
+  for (const TensorSpec& tensor : checkpoint.tensors()) types[tensor.name] = StorageDType(tensor, wanted);
   const DType other = checkpoint.tensors().empty() ? DType::kBf16 : types[checkpoint.tensors().front().name];
   return [types = std::move(types), other](std::string_view name) {
     const auto found = types.find(std::string(name));

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,13 @@ class LogicalCheckpoint {
   // as Checkpoint::Open, Artifact::Open and CanonicalSenderLayout; InvalidArgument "bad_config"
   static Result<LogicalCheckpoint> Open(const std::string& path, const ReadOptions& read = {});
   static Result<LogicalCheckpoint> Open(const Directory& directory, const ReadOptions& read = {});
+
+  // Quantises the linear weights of a checkpoint to FP8 in blocks: from now on it is the quantised one, its config.json
+  // included. Norms, embeddings, routers, biases and the head stay as they are. See QuantizedSource for the memory.
+  //
+  // FailedPrecondition "already_quantized"; InvalidArgument "quantize_needs_bf16"  a weight is F32 and `wanted` is not
+  // bf16, which rounds it first; what config() says; as QuantizedSource::Make
+  Status QuantizeFp8Blocks(WantedDType wanted, const std::stop_token& stop);
 
   const std::string& path() const { return path_; }
   // What was read of it so far, and how.
@@ -60,12 +68,15 @@ class LogicalCheckpoint {
   std::unique_ptr<Artifact> artifact_;
   Result<ModelConfig> config_;
   std::unique_ptr<WeightSource> named_;  // a checkpoint's tensors under logical names
+  std::unique_ptr<WeightSource> quantized_;
+  std::string quantized_config_json_;
   const WeightSource* source_ = nullptr;
   std::vector<std::string> dropped_;
 };
 
-// The type of a stored tensor once it is in an engine of the wanted type: what no rule converts stays as it is.
-DType StorageDType(DType stored, WantedDType wanted);
+// The type of a stored tensor once it is in an engine of the wanted type: what no rule converts stays as it is, and so
+// do the scales of quantised weights.
+DType StorageDType(const TensorSpec& stored, WantedDType wanted);
 
 // The same for every tensor by name, as MakeEngineLayout asks; one that is not there gets the type of the others.
 DTypeOf EngineTypesOf(const LogicalCheckpoint& checkpoint, WantedDType wanted);

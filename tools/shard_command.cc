@@ -1,6 +1,7 @@
 // bascule shard: cuts a checkpoint for an engine layout, one file a rank.
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "tools/command.h"
 #include "tools/dtype_option.h"
@@ -18,6 +19,7 @@ struct ShardOptions {
   std::string out;
   ParallelLayout parallel;
   WantedDType dtype = WantedDType::kKeep;
+  bool quantize = false;
   std::vector<std::string> ignore;
   ReadOptions read;
 };
@@ -40,6 +42,24 @@ Result<ArtifactRecipe> RecipeOf(const LogicalCheckpoint& checkpoint, const Shard
   return recipe;
 }
 
+// What there is to say against the quantised layout is said before any weight is quantised.
+Status CheckQuantizedLayout(const LogicalCheckpoint& checkpoint, const ParallelLayout& parallel) {
+  RETURN_IF_ERROR(checkpoint.config().status());
+  ModelConfig config = *checkpoint.config();
+  config.quantization = Fp8BlockQuantization();
+  const Status status = MakeEngineLayout(config, DType::kBf16, parallel).status();
+  return status.ok() ? status : status.WithContext(checkpoint.path());
+}
+
+// Makes the checkpoint a quantised one. Gives the version digest of what it was.
+Result<Hash256> Quantize(const ShardOptions& options, const std::stop_token& stop, LogicalCheckpoint& checkpoint) {
+  if (checkpoint.artifact() != nullptr) return Hash256{};  // refused as such
+  RETURN_IF_ERROR(CheckQuantizedLayout(checkpoint, options.parallel));
+  ASSIGN_OR_RETURN(const CheckpointDigest digest, DigestCheckpoint(checkpoint, checkpoint.tensors()));
+  RETURN_IF_ERROR(checkpoint.QuantizeFp8Blocks(options.dtype, stop));
+  return digest.version_digest;
+}
+
 Json RanksJson(const ArtifactManifest& manifest) {
   Json ranks = Json::array();
   for (std::size_t r = 0; r < manifest.ranks.size(); ++r) {
@@ -57,8 +77,13 @@ std::string RanksText(const ArtifactManifest& manifest) {
 }
 
 Outcome RunShard(Program& program, const ShardOptions& options) {
-  ASSIGN_OR_RETURN(const LogicalCheckpoint checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
+  ASSIGN_OR_RETURN(LogicalCheckpoint checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
+  std::optional<Hash256> source_digest;
+  if (options.quantize) {
+    ASSIGN_OR_RETURN(source_digest, Quantize(options, program.interrupt.token(), checkpoint));
+  }
   ASSIGN_OR_RETURN(ArtifactRecipe recipe, RecipeOf(checkpoint, options));
+  recipe.source_digest = source_digest;
   WriteProgress progress(program, "shard");
   const auto manifest = WriteArtifact(std::move(recipe), options.out, progress.control());
   if (!manifest.ok()) return progress.Explained(manifest.status());
@@ -83,6 +108,11 @@ Command ShardCommand(CLI::App& parent) {
       ->required()
       ->type_name("DIR");
   AddDType(*app, options->dtype, "of the weights in the artifact");
+  app->add_option_function<std::string>(
+         "--quantize", [options](const std::string&) { options->quantize = true; },
+         "linear weights to FP8 in blocks of 128 x 128, each with one scale; the others stay as --dtype says")
+      ->check(CLI::IsMember({"fp8-block"}).description(""))
+      ->type_name("fp8-block");
   app->add_option("--ignore", options->ignore, "tensors that the engine need not know; '*' stands for any text")
       ->type_name("PATTERN");
   AddReadOptions(*app, options->read);
