@@ -24,6 +24,8 @@ constexpr std::array kFailures = {
     FailureReason{kDeadlineExceeded, "deadline", "the session's time is over, or a wait's"},
     FailureReason{kDataLoss, "digest_mismatch", "what lies in engine memory is not what the sender digested"},
     FailureReason{kCancelled, "engine_stopping", "the receiver shuts down"},
+    FailureReason{kFailedPrecondition, "families_differ",
+                  "publisher and engine have other quantised weights, or under other schemes"},
     FailureReason{kAborted, "fenced", "a newer session of this publisher, or a takeover, replaced the session"},
     FailureReason{kFailedPrecondition, "flip_in_progress", "a flip or a rollback is under way"},
     FailureReason{kFailedPrecondition, "manifest_mismatch", "the offer's tensors or sender layout are not the plan's"},
