@@ -105,7 +105,7 @@ Command BenchCommand(CLI::App& parent) {
   AddBytes(*app, "--model-bytes", options->model_bytes, "of the model that is published");
   app->add_option("--rounds", options->rounds, "whose median counts")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(AtLeast(1));
   return {app, [options](Program& program) { return RunBench(program, *options); }};
 }
 

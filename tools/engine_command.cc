@@ -93,10 +93,10 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
       ->check(CLI::Range(1, kMaxThreads));
   app.add_option("--kv-pages", process.kv_pages, "of the key/value cache; 0 chooses by the model")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(AtLeast(0));
   app.add_option("--max-running", process.max_running, "requests that decode at once")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(AtLeast(1));
   app.add_option("--allow-root", process.allow_roots,
                  "directory beneath which peers may have versions loaded (publish --from-disk); may be repeated")
       ->type_name("DIR");

@@ -82,10 +82,10 @@ Command GenerateCommand(CLI::App& parent) {
   AddTokens(*app, "--tokens", options->request.prompt, "the prompt")->required();
   app->add_option("--max-new", options->request.max_new_tokens, "new tokens, unless a stop token comes")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(AtLeast(1));
   app->add_option("--temperature", options->request.temperature, "0 is greedy")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(AtLeast(0));
   AddNumber(*app, "--seed", options->request.seed, "of the random numbers; the same seed, the same tokens");
   AddTokens(*app, "--stop", options->request.stop, "ends after one of these");
   app->add_flag("--stream", options->stream, "print each piece as it comes");

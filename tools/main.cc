@@ -41,14 +41,24 @@ std::vector<Command> AddCommands(CLI::App& app) {
   return commands;
 }
 
-// The error says what is wrong with the command line, and where to read how it is right.
+// What is wrong with the command line; CLI11's own words where they say it.
+std::string UsageComplaint(const CLI::App& app, const CLI::ParseError& error) {
+  const bool has_command = !app.get_subcommands().empty();
+  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+  const auto option =
+      std::find_if(unknown.begin(), unknown.end(), [](const std::string& word) { return word.starts_with('-'); });
+  if (option != unknown.end()) return fmt::format("no option '{}'", *option);
+  if (!unknown.empty())
+    return fmt::format(has_command ? "'{}' is one argument too many" : "no command '{}'", unknown[0]);
+  const bool lacks_command = !has_command && error.get_name() == "RequiredError";
+  return lacks_command ? "a command is required" : error.what();
+}
+
+// The error says also where to read how it is right.
 Outcome UsageOutcome(const CLI::App& app, const CLI::ParseError& error) {
   const auto chosen = app.get_subcommands();
-  const std::vector<std::string> unknown = app.remaining();
-  if (chosen.empty() && !unknown.empty())
-    return UsageError(fmt::format("no command '{}'; see bascule --help", unknown[0]));
   const std::string help = chosen.empty() ? "bascule --help" : fmt::format("bascule {} --help", chosen[0]->get_name());
-  return UsageError(fmt::format("{}; see {}", error.what(), help));
+  return UsageError(fmt::format("{}; see {}", UsageComplaint(app, error), help));
 }
 
 int Finish(Output& out, const Outcome& outcome) {

@@ -1,5 +1,7 @@
 #include "tools/options.h"
 
+#include <fmt/format.h>
+
 #include "base/net_address.h"
 #include "base/status.h"
 #include "tools/units.h"
@@ -77,6 +79,15 @@ CLI::Option* AddAddresses(CLI::App& app, const std::string& name, std::vector<st
       ->delimiter(',')
       ->type_name("ADDRESS,..")
       ->check([](const std::string& text) { return Complaint(NetAddress::Parse(text).status()); });
+}
+
+CLI::Validator AtLeast(int minimum) {
+  const auto complaint = [minimum](const std::string& text) -> std::string {
+    double value = 0;
+    if (!CLI::detail::lexical_cast(text, value)) return fmt::format("'{}' is no number", text);
+    return value >= minimum ? "" : fmt::format("{} is less than {}", text, minimum);
+  };
+  return CLI::Validator(complaint, minimum == 0 ? "NONNEGATIVE" : "POSITIVE");
 }
 
 CLI::Option* AddTensorParallel(CLI::App& app, int& target) { return AddRanks(app, target); }

@@ -26,6 +26,9 @@ CLI::Option* AddAddress(CLI::App& app, const std::string& name, std::string& tar
 CLI::Option* AddAddresses(CLI::App& app, const std::string& name, std::vector<std::string>& target,
                           const std::string& what);
 
+// Lets pass numbers from `minimum` (0 or 1) on. CLI11's own validators answer with the largest double.
+CLI::Validator AtLeast(int minimum);
+
 // --tp N: how many engine ranks share every layer.
 CLI::Option* AddTensorParallel(CLI::App& app, int& target);
 CLI::Option* AddTensorParallel(CLI::App& app, std::optional<int>& target);

@@ -29,6 +29,21 @@ def with_config(name, **changes):
 
 
 class UsageTest(EndToEndTest):
+    def test_wrong_usage_is_told_in_few_words(self):
+        cases = {
+            "a command is required; see bascule --help": [],
+            "no command 'engin'; see bascule --help": ["engin", "x"],
+            "no option '--typo'; see bascule engine --help": ["engine", "x", "--typo", "1"],
+            "'y' is one argument too many; see bascule status --help": ["status", "127.0.0.1:1", "y"],
+            "--max-new: 0 is less than 1; see bascule generate --help":
+                ["generate", "127.0.0.1:1", "--tokens", "1", "--max-new", "0"],
+            "--temperature: -1 is less than 0; see bascule generate --help":
+                ["generate", "127.0.0.1:1", "--tokens", "1", "--temperature", "-1"],
+        }  # fmt: skip
+        for message, arguments in cases.items():
+            with self.subTest(message):
+                self.assertEqual(run(*arguments).error["message"], message)
+
     def test_wrong_usage_is_exit_code_2(self):
         dense = checkpoint()
         cases = {
