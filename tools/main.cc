@@ -48,8 +48,10 @@ std::string UsageComplaint(const CLI::App& app, const CLI::ParseError& error) {
   const auto option =
       std::find_if(unknown.begin(), unknown.end(), [](const std::string& word) { return word.starts_with('-'); });
   if (option != unknown.end()) return fmt::format("no option '{}'", *option);
-  if (!unknown.empty())
-    return fmt::format(has_command ? "'{}' is one argument too many" : "no command '{}'", unknown[0]);
+  if (!unknown.empty()) {
+    return has_command ? fmt::format("'{}' is one argument too many", unknown[0])
+                       : fmt::format("no command '{}'", unknown[0]);
+  }
   const bool lacks_command = !has_command && error.get_name() == "RequiredError";
   return lacks_command ? "a command is required" : error.what();
 }
