@@ -54,7 +54,8 @@ std::vector<FamilyMember> PlainMembers() { return {{.ending = "weight", .dtypes 
 FamilyMember BiasMember() { return {.ending = "bias", .shape = MemberShape::kRows, .columns = 0, .dtypes = kFloats}; }
 
 std::vector<FamilyMember> MembersOf(const WeightScheme& scheme) {
-  const auto [rows, columns] = scheme.group;
+  const std::int64_t rows = scheme.group.rows;
+  const std::int64_t columns = scheme.group.columns;
   const auto grouped = [&](std::string_view ending, std::int64_t packed_rows, std::span<const DType> dtypes) {
     const bool one = rows == 0 && columns == 0;
     return FamilyMember{ending, one ? MemberShape::kOne : MemberShape::kMatrix, rows * packed_rows, columns, dtypes};
