@@ -25,13 +25,14 @@ class MemorySource final : public WeightSource {
     std::normal_distribution<float> normal(0.0f, 1.0f);
     for (const LocalTensor& tensor : layout_.ranks[0].tensors) {
       std::vector<std::byte>& data = data_.emplace_back(static_cast<std::size_t>(tensor.Bytes()));
-      for (std::size_t at = 0; at < data.size(); at += static_cast<std::size_t>(ItemBytes(tensor.dtype))) {
+      const auto item_bytes = static_cast<std::size_t>(ItemBytes(tensor.dtype));
+      for (std::size_t at = 0; at < data.size(); at += item_bytes) {
         const auto bits = std::bit_cast<std::uint32_t>(normal(random));
         if (tensor.dtype == DType::kBf16) {
           const std::uint16_t bf16 = Bf16BitsOfF32Bits(bits);
           std::memcpy(data.data() + at, &bf16, sizeof(bf16));
         } else {
-          std::memcpy(data.data() + at, &bits, sizeof(bits));
+          std::memcpy(data.data() + at, &bits, std::min(item_bytes, sizeof(bits)));
         }
       }
     }
