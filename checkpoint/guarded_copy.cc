@@ -1,5 +1,6 @@
 #include <setjmp.h>
 #include <signal.h>
+#include <ucontext.h>
 
 #include <atomic>
 #include <cstring>
@@ -23,7 +24,12 @@ struct sigaction previous {};
 // SIGBUS is delivered to the thread that touched the page, in the middle of its copy: nothing but that copy is left.
 void OnBus(int signal, siginfo_t* facts, void* context) {
   const auto address = reinterpret_cast<std::uintptr_t>(facts->si_addr);
-  if (guard != nullptr && address >= guard->begin && address < guard->end) siglongjmp(guard->back, 1);
+  if (guard != nullptr && address >= guard->begin && address < guard->end) {
+    // What was blocked for the handler (ThreadSanitizer's blocks everything) is as it was when the copy was
+    // interrupted.
+    pthread_sigmask(SIG_SETMASK, &static_cast<const ucontext_t*>(context)->uc_sigmask, nullptr);
+    siglongjmp(guard->back, 1);
+  }
   if ((previous.sa_flags & SA_SIGINFO) != 0) return previous.sa_sigaction(signal, facts, context);
   if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) return previous.sa_handler(signal);
   // The instruction is run again and the signal ends the process, as it would have without us.
