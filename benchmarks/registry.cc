@@ -19,7 +19,7 @@ constexpr Benchmark kBenchmarks[] = {
     {"memory", "reading and copying memory, the limits of the others", RunMemoryBenchmark},
     {"digest", "the layout-independent digest of memory", RunDigestBenchmark},
     {"pack", "a tensor into frames, with its digest, and with conversion to bf16", RunPackBenchmark},
-    {"unpack", "frames into a slot, with the digest of what lies there", RunUnpackBenchmark},
+    {"unpack", "frames into a slot, with the digest of what is stored", RunUnpackBenchmark},
     {"shm", "frames copied into and out of shared memory, between two processes", RunShmBenchmark},
     {"grpc", "frames copied into and out of a gRPC stream, over the loopback interface", RunGrpcBenchmark},
     {"cold_load", "a checkpoint from disk into an engine, past the page cache", RunColdLoadBenchmark},

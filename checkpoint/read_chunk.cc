@@ -3,6 +3,7 @@
 
 #include "base/checked_math.h"
 #include "checkpoint/read_chunk_internal.h"
+#include "kernels/pack.h"
 
 namespace bascule {
 namespace {
@@ -67,16 +68,6 @@ const FileRange& RangeAt(const std::vector<FileRange>& ranges, int file, std::in
   return *std::prev(behind);
 }
 
-BoxPlace DensePlace(const BoxShape& shape) {
-  BoxPlace place;
-  std::int64_t stride = 1;
-  for (auto d = static_cast<std::size_t>(shape.dims); d > 0; --d) {
-    place.stride[d - 1] = stride;
-    stride *= shape.count[d - 1];
-  }
-  return place;
-}
-
 bool LiesInOne(const std::vector<Run>& runs, const FileRange& range) {
   return std::all_of(runs.begin(), runs.end(), [&](const Run& run) {
     return run.offset >= range.offset && run.offset + run.bytes <= range.offset + range.bytes;
@@ -85,7 +76,7 @@ bool LiesInOne(const std::vector<Run>& runs, const FileRange& range) {
 
 void AddBox(const FileBox& box, const std::vector<Run>& runs, ReadChunk& chunk) {
   if (runs.empty()) {
-    chunk.boxes.push_back({0, DensePlace(box.shape)});
+    chunk.boxes.push_back({0, CompactPlace(box.shape)});
     return;
   }
   const FileRange& first = RangeAt(chunk.ranges, box.file, runs.front().offset);
@@ -100,7 +91,7 @@ void AddBox(const FileBox& box, const std::vector<Run>& runs, ReadChunk& chunk) 
     chunk.gathers.push_back({range.memory_offset + run.offset - range.offset, chunk.memory_bytes, run.bytes});
     chunk.memory_bytes += run.bytes;
   }
-  chunk.boxes.push_back({dense, DensePlace(box.shape)});
+  chunk.boxes.push_back({dense, CompactPlace(box.shape)});
 }
 
 }  // namespace

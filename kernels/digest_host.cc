@@ -4,9 +4,9 @@
 #include <bit>
 #include <cstring>
 
-#include "kernels/box_reader_internal.h"
 #include "kernels/digest.h"
 #include "kernels/digest_internal.h"
+#include "kernels/run_reader_internal.h"
 
 namespace bascule {
 namespace digest_internal {
@@ -135,7 +135,7 @@ TensorDigest DigestRunOnHost(const DigestKey& key, std::int64_t position, std::s
 TensorDigest DigestBoxOnHost(const DigestKey& key, const BoxShape& shape, int item_bytes, const std::byte* base,
                              const BoxPlace& memory, const BoxPlace& logical) {
   const BoxRuns<2> runs(shape, {memory, logical});
-  BoxReader reader(key, Conversion::kNone, item_bytes, nullptr);
+  RunReader reader(key, Conversion::kNone, item_bytes, nullptr);
   runs.ForEach([&](const BoxRuns<2>::Offsets& first) {
     reader.Run(runs.run_elements(), base + first[0] * item_bytes, runs.run_stride(0), first[1], runs.run_stride(1));
   });

@@ -13,6 +13,9 @@
 
 namespace bascule {
 
+// Where a box lies in a payload: row-major, without gaps, from the payload's first element on.
+BoxPlace CompactPlace(const BoxShape& shape);
+
 // Copies the box of `shape` at `source` (from `source_base` on) into `payload` and returns the digest of the elements
 // *as read from the source, after conversion*: never of the payload. One pass over the source. `item_bytes` is the
 // size of a source element; `payload` is exactly Elements() times the converted size and does not overlap the source.
@@ -42,4 +45,5 @@ void FillBoxOnHost(const BoxShape& shape, std::span<const std::byte> element, st
 
 }  // namespace bascule
 
-// Roofline, per element: pack, unpack and copy read it once and write it once (in its converted size); fill only writes.
+// Roofline, per element: pack, unpack and copy read it once and write it once (in its converted size); fill only
+// writes.

@@ -3,13 +3,11 @@
 #include <utility>
 
 #include "base/status.h"
-#include "kernels/box_reader_internal.h"
 #include "kernels/box_runs_internal.h"
 #include "kernels/copy_items_internal.h"
+#include "kernels/run_reader_internal.h"
 
 namespace bascule {
-namespace {
-
 BoxPlace CompactPlace(const BoxShape& shape) {
   BoxPlace place;
   std::int64_t stride = 1;
@@ -20,14 +18,12 @@ BoxPlace CompactPlace(const BoxShape& shape) {
   return place;
 }
 
-}  // namespace
-
 TensorDigest PackAndDigestOnHost(const DigestKey& key, const BoxShape& shape, Conversion conversion, int item_bytes,
                                  const std::byte* source_base, const BoxPlace& source, const BoxPlace& logical,
                                  std::span<std::byte> payload) {
-  CHECK(std::cmp_equal(payload.size(), shape.Elements() * BoxReader::ConvertedBytes(conversion, item_bytes)));
+  CHECK(std::cmp_equal(payload.size(), shape.Elements() * RunReader::ConvertedBytes(conversion, item_bytes)));
   const BoxRuns<2> runs(shape, {source, logical});
-  BoxReader reader(key, conversion, item_bytes, payload.data());
+  RunReader reader(key, conversion, item_bytes, payload.data());
   runs.ForEach([&](const BoxRuns<2>::Offsets& first) {
     reader.Run(runs.run_elements(), source_base + first[0] * item_bytes, runs.run_stride(0), first[1],
                runs.run_stride(1));
@@ -46,7 +42,7 @@ TensorDigest UnpackAndDigestOnHost(const DigestKey& key, const BoxShape& shape, 
                                    const BoxPlace& logical) {
   CHECK(std::cmp_equal(payload.size(), shape.Elements() * item_bytes));
   const BoxRuns<2> runs(shape, {target, logical});
-  BoxReader reader(key, Conversion::kNone, item_bytes, nullptr);
+  RunReader reader(key, Conversion::kNone, item_bytes, nullptr);
   const std::byte* packed = payload.data();
   runs.ForEach([&](const BoxRuns<2>::Offsets& first) {
     std::byte* const run = target_base + first[0] * item_bytes;

@@ -20,7 +20,7 @@ struct SourceBox {
   BoxPlace place;
 };
 
-// Where a box lies for now.
+// Where the box of the last Next lies.
 struct BoxView {
   const std::byte* base = nullptr;
   BoxPlace place;

@@ -1,4 +1,4 @@
-#include "kernels/box_reader_internal.h"
+#include "kernels/run_reader_internal.h"
 
 #include <cstring>
 
@@ -8,7 +8,7 @@
 
 namespace bascule {
 
-int BoxReader::ConvertedBytes(Conversion conversion, int item_bytes) {
+int RunReader::ConvertedBytes(Conversion conversion, int item_bytes) {
   switch (conversion) {
     case Conversion::kNone:
       return item_bytes;
@@ -23,7 +23,7 @@ int BoxReader::ConvertedBytes(Conversion conversion, int item_bytes) {
 }
 
 // The scratch blocks stay as they are until they are written: clearing them would cost as much as a small box.
-BoxReader::BoxReader(const DigestKey& key, Conversion conversion, int item_bytes, std::byte* payload)
+RunReader::RunReader(const DigestKey& key, Conversion conversion, int item_bytes, std::byte* payload)
     : digest_(key),
       conversion_(conversion),
       item_bytes_(item_bytes),
@@ -33,12 +33,12 @@ BoxReader::BoxReader(const DigestKey& key, Conversion conversion, int item_bytes
 }
 
 // The first block of a run ends with a chunk of the logical tensor, so that the ones after it are whole chunks.
-std::int64_t BoxReader::BlockElements(std::int64_t logical) const {
+std::int64_t RunReader::BlockElements(std::int64_t logical) const {
   const std::int64_t into_chunk = logical * converted_bytes_ % kDigestChunkBytes;
   return (kBlockBytes - into_chunk) / std::max(item_bytes_, converted_bytes_);
 }
 
-void BoxReader::Run(std::int64_t count, const std::byte* source, std::int64_t source_stride, std::int64_t logical,
+void RunReader::Run(std::int64_t count, const std::byte* source, std::int64_t source_stride, std::int64_t logical,
                     std::int64_t logical_stride) {
   Run(count, logical, logical_stride, [&](std::int64_t first, std::int64_t block, std::byte* scratch) {
     const std::byte* const items = source + first * source_stride * item_bytes_;
@@ -48,7 +48,7 @@ void BoxReader::Run(std::int64_t count, const std::byte* source, std::int64_t so
   });
 }
 
-void BoxReader::Read(const std::byte* items, std::int64_t count, std::int64_t logical, std::int64_t logical_stride) {
+void RunReader::Read(const std::byte* items, std::int64_t count, std::int64_t logical, std::int64_t logical_stride) {
   const std::span<const std::byte> block = Converted(items, count);
   const std::size_t piece = logical_stride == 1 ? block.size() : static_cast<std::size_t>(converted_bytes_);
   for (std::size_t at = 0; at < block.size(); at += piece, logical += logical_stride) {
@@ -59,7 +59,7 @@ void BoxReader::Read(const std::byte* items, std::int64_t count, std::int64_t lo
   payload_ += block.size();
 }
 
-std::span<const std::byte> BoxReader::Converted(const std::byte* items, std::int64_t count) {
+std::span<const std::byte> RunReader::Converted(const std::byte* items, std::int64_t count) {
   const std::span from(items, static_cast<std::size_t>(count * item_bytes_));
   if (conversion_ == Conversion::kNone) return from;
   const std::span to(converted_.data(), static_cast<std::size_t>(count * converted_bytes_));

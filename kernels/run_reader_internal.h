@@ -16,10 +16,10 @@
 
 namespace bascule {
 
-class BoxReader {
+class RunReader {
  public:
   // `payload` receives the converted elements, compact, in the order of the runs; null when they are only digested.
-  BoxReader(const DigestKey& key, Conversion conversion, int item_bytes, std::byte* payload);
+  RunReader(const DigestKey& key, Conversion conversion, int item_bytes, std::byte* payload);
 
   // Reads `count` elements that lie `logical_stride` apart from element `logical` of the logical tensor on. Of elements
   // [first, first + block) of them, take(first, block, scratch) returns where they lie side by side; it may put them
