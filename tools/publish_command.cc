@@ -22,7 +22,7 @@
 namespace bascule {
 namespace {
 
-constexpr Duration kLook = std::chrono::milliseconds(100);  // between looks at the progress and for Ctrl-C
+constexpr Duration kLook = std::chrono::milliseconds(100);  // between looks at the progress
 constexpr Duration kCancelTime = std::chrono::seconds(5);   // for replicas to hear that a publish is cancelled
 
 struct PublishOptions {
@@ -37,6 +37,7 @@ struct PublishOptions {
   std::vector<std::string> ignore;
   Duration deadline = std::chrono::minutes(5);
   std::string listen;
+  std::int64_t max_rate = 0;
   bool from_disk = false;
 };
 
@@ -66,6 +67,7 @@ Result<WeightPublisherOptions> PublisherOptionsOf(const PublishOptions& options,
   publisher.new_run = options.new_run;
   publisher.model = checkpoint.model();
   publisher.ignore = options.ignore;
+  publisher.max_bytes_per_second = options.max_rate;
   publisher.deadline = options.deadline;
   return publisher;
 }
@@ -75,12 +77,12 @@ Result<PublishReport> WaitForReport(Program& program, const PublishOptions& opti
                                     PublishHandle& handle) {
   PublishProgress progress(options.to.front(), !program.out.json());
   Clock& clock = Clock::Real();
+  const std::stop_callback cancel(program.interrupt.token(), [&] { publisher.Cancel(); });
   while (!program.interrupt.requested()) {
     auto report = handle.WaitCommitted(Deadline::After(clock, kLook));
     if (report.ok()) return report;
     progress.Update();
   }
-  publisher.Cancel();
   return handle.WaitCommitted(Deadline::After(clock, kCancelTime));
 }
 
@@ -138,8 +140,11 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
       ->check(CLI::IsMember({"auto", "shm", "grpc"}));
   app.add_option("--ignore", options.ignore, "tensors that the engine need not know; '*' stands for any text")
       ->type_name("PATTERN");
+  CLI::Option* max_rate =
+      AddBytes(app, "--max-rate", options.max_rate, "bytes a second, to all replicas together; 0: as fast as it goes");
   app.add_flag("--from-disk", options.from_disk,
-               "the replicas read CHECKPOINT themselves: a directory of their host beneath an --allow-root of theirs");
+               "the replicas read CHECKPOINT themselves: a directory of their host beneath an --allow-root of theirs")
+      ->excludes(max_rate);
   AddDuration(app, "--deadline", options.deadline, "of the whole publish");
   AddAddress(app, "--listen", options.listen, "serve the publisher's own status meanwhile");
   AddReadOptions(app, options.read);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "bridge/send/plan_cache.h"
 #include "bridge/send/publish_session.h"
 #include "bridge/send/replica_connection.h"
+#include "bridge/send/send_pacer.h"
 #include "device/host/host_memory.h"
 #include "trainer_side/pending_publish.h"
 #include "trainer_side/snapshot.h"
@@ -42,6 +44,7 @@ Status CheckOptions(const WeightPublisherOptions& options) {
   if (options.credits < 1 || options.credits > kMaxCredits) {
     return BadOptions(fmt::format("credits={} is not in [1, {}]", options.credits, kMaxCredits));
   }
+  if (options.max_bytes_per_second < 0) return BadOptions("max_bytes_per_second is negative");
   if (options.connect_timeout <= Duration::zero() || options.deadline <= Duration::zero()) {
     return BadOptions("connect_timeout and deadline are positive");
   }
@@ -86,6 +89,7 @@ class Publisher final : public WeightPublisher {
 
   const WeightPublisherOptions options_;
   const TensorSource source_;
+  std::optional<SendPacer> pacer_;
   PlanCache plans_;
   std::vector<Replica> replicas_;           // of the publish thread
   std::unique_ptr<HostSnapshot> snapshot_;  // of the publish thread
@@ -101,6 +105,7 @@ class Publisher final : public WeightPublisher {
 
 Publisher::Publisher(WeightPublisherOptions options, TensorSource source)
     : options_(std::move(options)), source_(std::move(source)) {
+  if (options_.max_bytes_per_second > 0) pacer_.emplace(options_.max_bytes_per_second, *options_.clock);
   const InstanceId publisher = InstanceId::Mint();
   for (const std::string& address : options_.replicas) {
     replicas_.push_back(
@@ -112,6 +117,7 @@ Publisher::Publisher(WeightPublisherOptions options, TensorSource source)
                                .model = options_.model,
                                .plan = {.bucket_bytes = options_.bucket_bytes, .ignore = options_.ignore},
                                .credits = options_.credits,
+                               .pacer = pacer_ ? &*pacer_ : nullptr,
                                .connect_timeout = options_.connect_timeout,
                                .clock = options_.clock},
              plans_),

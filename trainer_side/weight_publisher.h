@@ -43,8 +43,9 @@ struct WeightPublisherOptions {
   std::vector<QuantizationFamily> families;  // see ManifestOffer::families
   Snapshot snapshot = Snapshot::kNone;
   std::int64_t bucket_bytes = 2 << 20;
-  std::int32_t credits = 4;         // per route
-  std::vector<std::string> ignore;  // logical names the engine need not know
+  std::int32_t credits = 4;               // per route
+  std::int64_t max_bytes_per_second = 0;  // to all replicas together; 0: as fast as it goes
+  std::vector<std::string> ignore;        // logical names the engine need not know
   Duration connect_timeout = std::chrono::seconds(5);
   Duration deadline = std::chrono::seconds(60);  // of one publish, all phases
   Clock* clock = &Clock::Real();

@@ -57,7 +57,8 @@ Status PublishSession::RunPhases() {
   Status status = OfferVersion();
   if (status.ok()) status = OpenRoutes();
   if (status.ok()) {
-    SendPipeline pipeline(packer_, connection_.routes(), session_, deadline_, [this] { connection_.inbox().Wake(); });
+    SendPipeline pipeline(packer_, connection_.routes(), session_, deadline_, connection_.options().pacer,
+                          [this] { connection_.inbox().Wake(); });
     status = SendBuckets(pipeline);
     if (status.ok()) status = SealAndVerify(pipeline);
     report_.wire_bytes = pipeline.wire_bytes();

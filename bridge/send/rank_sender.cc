@@ -1,14 +1,17 @@
 #include "bridge/send/rank_sender.h"
 
+#include <utility>
+
 namespace bascule {
 
 RankSender::RankSender(const BucketPacker& packer, std::span<const std::unique_ptr<BucketSender>> routes,
-                       SessionId session, Deadline deadline, const std::atomic<bool>& cancelled)
+                       SessionId session, Deadline deadline, SendPacer* pacer, std::stop_token stop)
     : packer_(packer),
       routes_(routes),
       session_(session),
       deadline_(deadline),
-      cancelled_(cancelled),
+      pacer_(pacer),
+      stop_(std::move(stop)),
       totals_(packer.plan().tensors.size()),
       under_way_(packer.plan().buckets.size()),
       unacknowledged_(routes.size()) {}
@@ -34,10 +37,11 @@ Status RankSender::SendOnceMore(std::uint32_t bucket) {
 
 Status RankSender::SendBucket(std::uint32_t bucket, std::uint32_t attempt, BoxReader& reader,
                               std::span<TensorDigest> totals) {
-  if (cancelled_) return Status::Cancelled("cancelled");
+  if (stop_.stop_requested()) return Status::Cancelled("cancelled");
   const std::int32_t route = packer_.plan().buckets[bucket].route;
   BucketSender& sender = SenderOf(route);
   const auto frame_bytes = static_cast<std::size_t>(packer_.FrameBytesOf(bucket));
+  if (pacer_ != nullptr) RETURN_IF_ERROR(pacer_->Pass(static_cast<std::int64_t>(frame_bytes), deadline_, stop_));
   const Status packed =
       packer_.Pack({.session = session_, .bucket = bucket, .attempt = attempt, .has_checksum = sender.wants_checksum()},
                    reader, sender.Acquire().first(frame_bytes), totals);
@@ -51,7 +55,7 @@ Status RankSender::SendBucket(std::uint32_t bucket, std::uint32_t attempt, BoxRe
 }
 
 Status RankSender::TakeAck(std::int32_t route) {
-  if (cancelled_) return Status::Cancelled("cancelled");
+  if (stop_.stop_requested()) return Status::Cancelled("cancelled");
   ASSIGN_OR_RETURN(const BucketAck ack, SenderOf(route).NextAck(deadline_));
   RETURN_IF_ERROR(CheckAck(ack, route));
   --unacknowledged_[static_cast<std::size_t>(route)];

@@ -4,25 +4,26 @@
 // Thread-safety: confined to one sending thread.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <stop_token>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/status.h"
 #include "bridge/send/bucket_packer.h"
+#include "bridge/send/send_pacer.h"
 #include "bridge/transport/transport.h"
 
 namespace bascule {
 
 class RankSender {
  public:
-  // `cancelled` ends Run before the next bucket.
+  // `stop` ends Run before the next bucket. `pacer` is borrowed; null: as fast as it goes.
   RankSender(const BucketPacker& packer, std::span<const std::unique_ptr<BucketSender>> routes, SessionId session,
-             Deadline deadline, const std::atomic<bool>& cancelled);
+             Deadline deadline, SendPacer* pacer, std::stop_token stop);
 
   // Sends `buckets` and returns when every one is acknowledged. Errors: see SendPipeline::Finish. Only buckets of the
   // first attempt add to the totals.
@@ -45,7 +46,8 @@ class RankSender {
   const std::span<const std::unique_ptr<BucketSender>> routes_;
   const SessionId session_;
   const Deadline deadline_;
-  const std::atomic<bool>& cancelled_;
+  SendPacer* const pacer_;
+  const std::stop_token stop_;
   std::vector<TensorDigest> totals_;
   std::vector<std::uint32_t> under_way_;      // per bucket: attempt + 1 of the frame that is not acknowledged, or 0
   std::vector<std::int32_t> unacknowledged_;  // per route: frames

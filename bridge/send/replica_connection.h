@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "bridge/send/control_inbox.h"
 #include "bridge/send/plan_cache.h"
+#include "bridge/send/send_pacer.h"
 #include "bridge/send/send_phase.h"
 #include "bridge/session/control.h"
 #include "bridge/session/messages.h"
@@ -31,7 +32,8 @@ struct ConnectionOptions {
   InstanceId publisher;
   std::string model;  // see ManifestOffer::model
   PlanOptions plan;
-  std::int32_t credits = 4;  // per route; the engine may grant fewer
+  std::int32_t credits = 4;    // per route; the engine may grant fewer
+  SendPacer* pacer = nullptr;  // borrowed; null: as fast as it goes
   Duration connect_timeout = std::chrono::seconds(5);
   Clock* clock = &Clock::Real();
 };

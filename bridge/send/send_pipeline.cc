@@ -9,12 +9,12 @@
 namespace bascule {
 
 SendPipeline::SendPipeline(const BucketPacker& packer, std::span<const std::unique_ptr<BucketSender>> routes,
-                           SessionId session, Deadline deadline, std::function<void()> on_finished)
+                           SessionId session, Deadline deadline, SendPacer* pacer, std::function<void()> on_finished)
     : plan_(packer.plan()), routes_(routes), on_finished_(std::move(on_finished)) {
   std::int32_t ranks = 0;
   for (const Route& route : plan_.routes) ranks = std::max(ranks, route.sender_rank + 1);
   for (std::int32_t rank = 0; rank < ranks; ++rank) {
-    ranks_.push_back(std::make_unique<RankSender>(packer, routes, session, deadline, cancelled_));
+    ranks_.push_back(std::make_unique<RankSender>(packer, routes, session, deadline, pacer, stop_.get_token()));
   }
 }
 
@@ -70,7 +70,7 @@ Status SendPipeline::Finish() {
 }
 
 void SendPipeline::Cancel() {
-  cancelled_ = true;
+  stop_.request_stop();
   for (const auto& sender : routes_) sender->Cancel();
 }
 

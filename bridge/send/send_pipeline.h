@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <stop_token>
 #include <vector>
 
 #include "base/clock.h"
@@ -19,6 +20,7 @@
 #include "base/status.h"
 #include "base/worker.h"
 #include "bridge/send/bucket_packer.h"
+#include "bridge/send/send_pacer.h"
 #include "bridge/transport/transport.h"
 
 namespace bascule {
@@ -27,9 +29,10 @@ class RankSender;
 
 class SendPipeline {
  public:
-  // Borrows `packer` and the senders, one per route of the plan. `on_finished` is called by the last thread to finish.
+  // Borrows `packer`, the senders, one per route of the plan, and `pacer` (see RankSender). `on_finished` is called by
+  // the last thread to finish.
   SendPipeline(const BucketPacker& packer, std::span<const std::unique_ptr<BucketSender>> routes, SessionId session,
-               Deadline deadline, std::function<void()> on_finished);
+               Deadline deadline, SendPacer* pacer, std::function<void()> on_finished);
   ~SendPipeline();  // cancels and joins
 
   // Begins to send every bucket of the plan, or those named, once more. Wait for `finished`, then call Finish.
@@ -64,7 +67,7 @@ class SendPipeline {
   std::vector<std::unique_ptr<RankSender>> ranks_;
   std::vector<Worker> workers_;
   std::atomic<int> running_ = 0;
-  std::atomic<bool> cancelled_ = false;
+  std::stop_source stop_;
   std::atomic<bool> source_failed_ = false;
   Mutex mu_;
   Status failure_ GUARDED_BY(mu_);

@@ -6,8 +6,9 @@ import unittest
 from bascule_program import EndToEndTest, checkpoint, run
 import digest_oracle
 
-# Large enough that a publish is seen under way.
-BYTES = 160_000_000
+BYTES = 40_000_000
+# Holds a publish under way for so long that it is seen there: five seconds, or two.
+SLOW, LESS_SLOW = "8MB", "20MB"
 
 
 def large(version):
@@ -15,11 +16,11 @@ def large(version):
 
 
 class FaultTest(EndToEndTest):
-    def publish_caught_in(self, state, engine, *arguments):
+    def publish_caught_in(self, state, engine, *arguments, rate=SLOW):
         """A publish that the engine sees in `state`, and the watch that saw it."""
         watch = self.start("watch", engine.address)
         watch.next()
-        publisher = self.start("publish", large(2), "--to", engine.address, *arguments)
+        publisher = self.start("publish", large(2), "--to", engine.address, "--max-rate", rate, *arguments)
         watch.until(lambda line: (line["session"] or {}).get("state") == state)
         return publisher, watch
 
@@ -107,7 +108,7 @@ class BusyTest(FaultTest):
 
     def test_a_publisher_that_stops_for_good_ends_at_its_deadline(self):
         engine = self.start_engine(large(1))
-        publisher, watch = self.publish_caught_in("receiving", engine, "--deadline", "3s")
+        publisher, watch = self.publish_caught_in("receiving", engine, "--deadline", "4s", rate=LESS_SLOW)
 
         publisher.send(signal.SIGSTOP)
 
@@ -134,7 +135,7 @@ class KilledEngineTest(FaultTest):
 
     def test_an_engine_that_stops_answering_costs_no_more_than_the_deadline(self):
         engine = self.start_engine(large(1))
-        publisher, _ = self.publish_caught_in("receiving", engine, "--deadline", "3s")
+        publisher, _ = self.publish_caught_in("receiving", engine, "--deadline", "4s", rate=LESS_SLOW)
 
         engine.send(signal.SIGSTOP)
 

@@ -74,7 +74,7 @@ class RankSenderTest : public testing::Test {
     route_ = sender.get();
     routes_.clear();
     routes_.push_back(std::move(sender));
-    rank_.emplace(*packer_, routes_, SessionId{.value = 1}, Deadline::At(TimePoint()), cancelled_);
+    rank_.emplace(*packer_, routes_, SessionId{.value = 1}, Deadline::At(TimePoint()), /*pacer=*/nullptr, stop_.get_token());
     return rank_->Run(all_, 0);
   }
 
@@ -85,7 +85,7 @@ class RankSenderTest : public testing::Test {
   std::optional<BucketPacker> packer_;
   std::vector<std::unique_ptr<BucketSender>> routes_;
   AnsweringSender* route_ = nullptr;
-  std::atomic<bool> cancelled_ = false;
+  std::stop_source stop_;
   std::optional<RankSender> rank_;
 };
 
@@ -154,7 +154,7 @@ TEST_F(RankSenderTest, AFenceStopsTheSendingAtOnce) {
 
 TEST_F(RankSenderTest, CancellationStopsBeforeTheNextBucket) {
   const Status status = Run([&](const BucketHeader& header) {
-    cancelled_ = header.bucket == 1;
+    if (header.bucket == 1) stop_.request_stop();
     return Good(header);
   });
 
