@@ -10,7 +10,7 @@ FlipReport ReportOf(WeightVersion version, const SafePoint& point, const KvRepor
 
 }  // namespace
 
-Result<FlipReport> FlipGate::Flip(int slot, const WeightVersion& version, std::uint64_t at_step, Deadline deadline) {
+Result<FlipReport> FlipGate::Flip(const StagedVersion& staged, std::uint64_t at_step, Deadline deadline) {
   {
     MutexLock lock(mu_);
     while (busy_) {
@@ -20,15 +20,9 @@ Result<FlipReport> FlipGate::Flip(int slot, const WeightVersion& version, std::u
     }
     busy_ = true;
   }
-  KvReport kv;
-  const auto flip = [&] {
-    slots_.Flip(slot, version);
-    kv = hooks_.InvalidateKv(version);
-  };
-  const Result<SafePoint> point = hooks_.RunAtSafePoint(at_step, flip, deadline);
+  Result<FlipReport> report = AtSafePoint(at_step, deadline, [&] { return MakeLive(staged); });
   Leave();
-  if (!point.ok()) return point.status();
-  return ReportOf(version, *point, kv);
+  return report;
 }
 
 Result<FlipReport> FlipGate::Rollback(std::optional<std::uint64_t> to, Deadline deadline) {
@@ -37,27 +31,52 @@ Result<FlipReport> FlipGate::Rollback(std::optional<std::uint64_t> to, Deadline 
     if (busy_) return Status::FailedPrecondition("flip_in_progress", "a flip or a rollback is under way");
     busy_ = true;
   }
-  Result<FlipReport> report = SwapAtSafePoint(to, deadline);
+  Result<FlipReport> report = SwapKept(to, deadline);
   Leave();
   return report;
 }
 
-Result<FlipReport> FlipGate::SwapAtSafePoint(std::optional<std::uint64_t> to, Deadline deadline) {
+Result<FlipReport> FlipGate::SwapKept(std::optional<std::uint64_t> to, Deadline deadline) {
   const std::optional<WeightVersion> kept = slots_.kept();
   if (!kept) return Status::FailedPrecondition("no_kept_version", "there is no version to go back to");
   if (to && *to != kept->number) {
     return Status::NotFound("version_not_kept", fmt::format("wanted={} kept={}", *to, kept->number));
   }
-  Status refused;
-  KvReport kv;
-  const auto swap = [&] {
-    const Result<WeightVersion> restored = slots_.SwapKept();  // a session may have taken the kept slot by now
-    refused = restored.status();
-    if (restored.ok()) kv = hooks_.InvalidateKv(*restored);
-  };
-  ASSIGN_OR_RETURN(const SafePoint point, hooks_.RunAtSafePoint(/*at_step=*/0, swap, deadline));
-  RETURN_IF_ERROR(refused);
-  return ReportOf(*kept, point, kv);
+  return AtSafePoint(/*at_step=*/0, deadline, [this] { return MakeKeptLive(); });
+}
+
+Result<FlipReport> FlipGate::AtSafePoint(std::uint64_t at_step, Deadline deadline,
+                                         const std::function<Result<WeightVersion>()>& change) {
+  while (true) {
+    std::optional<Result<WeightVersion>> live;
+    KvReport kv;
+    const auto critical = [&] {
+      live.emplace(change());
+      if (live->ok()) kv = hooks_.InvalidateKv(**live);
+    };
+    ASSIGN_OR_RETURN(const SafePoint point, hooks_.RunAtSafePoint(at_step, critical, deadline));
+    if (live->ok()) return ReportOf(**live, point, kv);
+    if (live->status().reason() != "live_leased") return live->status();
+    RETURN_IF_ERROR(slots_.AwaitUnleasedLive(deadline));
+  }
+}
+
+Result<WeightVersion> FlipGate::MakeLive(const StagedVersion& staged) {
+  if (in_place_ == nullptr || !slots_.live()) {
+    slots_.Flip(staged.slot, staged.version, staged.held);
+  } else {
+    RETURN_IF_ERROR(slots_.FlipInPlace(
+        staged.slot, staged.version, staged.held,
+        [this](const HeldDigests& live, const HeldDigests& next) { return in_place_->Exchange(live, next); }));
+  }
+  return staged.version;
+}
+
+// A session may have taken the kept slot by now.
+Result<WeightVersion> FlipGate::MakeKeptLive() {
+  if (in_place_ == nullptr) return slots_.SwapKept();
+  return slots_.SwapKeptInPlace(
+      [this](const HeldDigests& live, const HeldDigests& kept) { return in_place_->Exchange(live, kept); });
 }
 
 void FlipGate::Leave() {

@@ -30,6 +30,17 @@ bool ReceiveSession::over() const {
   return over_;
 }
 
+bool ReceiveSession::ended() const {
+  MutexLock lock(mu_);
+  return IsOver(state_);
+}
+
+bool ReceiveSession::AwaitOver(Deadline deadline) {
+  MutexLock lock(mu_);
+  while (!over_ && parts_.clock.WaitUntil(changed_, mu_, deadline.point())) continue;
+  return over_;
+}
+
 void ReceiveSession::Begin() {
   MutexLock lock(mu_);
   if (state_ != SessionState::kOffered) return;  // a newer session was quicker
@@ -236,8 +247,7 @@ void ReceiveSession::Verify(const ManifestSeal& seal) {
 }
 
 void ReceiveSession::OnFlip(const Flip& flip) {
-  int slot = 0;
-  WeightVersion version;
+  StagedVersion staged;
   Status refused;
   {
     MutexLock lock(mu_);
@@ -245,8 +255,7 @@ void ReceiveSession::OnFlip(const Flip& flip) {
     refused = NextState(state_, SessionEvent::kFlip).status();
     if (refused.ok()) {
       flipping_ = true;
-      slot = *slot_;
-      version = version_;
+      staged = {.slot = *slot_, .version = version_, .held = verifier_->HeldByRank()};
     }
   }
   if (!refused.ok()) {
@@ -254,7 +263,7 @@ void ReceiveSession::OnFlip(const Flip& flip) {
     return;
   }
   const auto kind = parts_.slots.live() ? HistoryEntry::Kind::kFull : HistoryEntry::Kind::kInitial;
-  const Result<FlipReport> report = parts_.gate.Flip(slot, version, flip.at_step, terms_.deadline);
+  const Result<FlipReport> report = parts_.gate.Flip(staged, flip.at_step, terms_.deadline);
   if (report.ok()) {
     Commit(*report, kind);
     return;

@@ -45,6 +45,10 @@ class ReceiveSession {
 
   const SessionTerms& terms() const { return terms_; }
   bool over() const EXCLUDES(mu_);
+  // Its end is decided; it may still be giving things back.
+  bool ended() const EXCLUDES(mu_);
+  // Once its end is decided: waits until everything is given back. False at the deadline.
+  bool AwaitOver(Deadline deadline) EXCLUDES(mu_);
 
   // The registry has opened the session: reserves a shadow slot, then sends Accept.
   void Begin() EXCLUDES(mu_);

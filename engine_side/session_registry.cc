@@ -43,17 +43,25 @@ Status SessionRegistry::CheckTurn(const ReceiveSession& session) const {
 
 Status SessionRegistry::Open(const std::shared_ptr<ReceiveSession>& session) {
   while (true) {
-    std::shared_ptr<ReceiveSession> older;
+    std::shared_ptr<ReceiveSession> older, ending;
     {
       MutexLock lock(mu_);
-      RETURN_IF_ERROR(CheckNumberLocked(session->terms().offer.manifest));
-      RETURN_IF_ERROR(CheckTurn(*session));
-      if (open_ == nullptr) {
-        open_ = session;
-        opened_at_ = clock_.Now();
-        return OkStatus();
+      if (open_ != nullptr && open_->ended()) {
+        ending = open_;
+      } else {
+        RETURN_IF_ERROR(CheckNumberLocked(session->terms().offer.manifest));
+        RETURN_IF_ERROR(CheckTurn(*session));
+        if (open_ == nullptr) {
+          open_ = session;
+          opened_at_ = clock_.Now();
+          return OkStatus();
+        }
+        older = open_;
       }
-      older = open_;
+    }
+    if (ending != nullptr) {  // whoever saw in the status that it is over may come at once: no reason to be refused
+      if (ending->AwaitOver(session->terms().deadline)) continue;
+      return Status::Unavailable("publisher_busy", "the session before has ended but cannot tell its publisher");
     }
     const Status why = Status::Aborted(
         "fenced", fmt::format("session {} of publisher {} replaces it", session->terms().offer.session.ToString(),

@@ -27,8 +27,8 @@ class Staging {
 
   // Zeroes every element that no logical tensor covers.
   void FillPadding() const;
-  // Copies `payload` to the place of `slice` on `engine_rank` and returns the digest of what was written there, whatever
-  // happens to the payload meanwhile.
+  // Copies `payload` to the place of `slice` on `engine_rank` and returns the digest of what was written there,
+  // whatever happens to the payload meanwhile.
   TensorDigest PlaceAndDigest(const Slice& slice, int engine_rank, std::span<const std::byte> payload) const;
   TensorMemory memory() const;
 

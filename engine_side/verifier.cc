@@ -7,8 +7,6 @@
 #include "kernels/digest.h"
 
 namespace bascule {
-namespace {}  // namespace
-
 Verifier::Verifier(const ReceivePlan& plan, const Layout& engine_layout, TensorMemory memory)
     : plan_(plan), engine_layout_(engine_layout), memory_(std::move(memory)), noted_(plan.plan.buckets.size()) {}
 
@@ -48,7 +46,7 @@ std::vector<std::vector<TensorDigest>> Verifier::HeldByRank() const {
 Status Verifier::Check(const ManifestOffer& offer, const ManifestSeal& seal) const {
   RETURN_IF_ERROR(CheckTotals(offer, seal));
   RETURN_IF_ERROR(CheckReplicas());
-  return CheckPadding();
+  return CheckPaddingIsZero(memory_, engine_layout_);
 }
 
 Status Verifier::CheckTotals(const ManifestOffer& offer, const ManifestSeal& seal) const {
@@ -127,15 +125,15 @@ void Verifier::ForEachSlice(const std::function<void(const PlacedSlice&)>& visit
 }
 
 // The digest of zeros is zero under any key, and of nothing else that differs in one word.
-Status Verifier::CheckPadding() const {
-  for (std::size_t r = 0; r < engine_layout_.ranks.size(); ++r) {
-    const RankLayout& rank = engine_layout_.ranks[r];
+Status CheckPaddingIsZero(const TensorMemory& memory, const Layout& engine_layout) {
+  for (std::size_t r = 0; r < engine_layout.ranks.size(); ++r) {
+    const RankLayout& rank = engine_layout.ranks[r];
     for (const MapRow& row : rank.rows) {
       if (row.logical != kFill) continue;
       const LocalTensor& local = rank.tensors[static_cast<std::size_t>(row.local)];
       const BoxPlace place = PlaceIn(row.local_box, local.shape);
       const TensorDigest digest = DigestBoxOnHost(DigestKey{}, ShapeOf(row.local_box), ItemBytes(local.dtype),
-                                                  memory_(static_cast<int>(r), row.local).data(), place, place);
+                                                  memory(static_cast<int>(r), row.local).data(), place, place);
       if (digest == TensorDigest{}) continue;
       return Status::DataLoss("digest_mismatch",
                               fmt::format("padding {} of engine tensor {} on engine rank {} is not zero",

@@ -59,7 +59,6 @@ class Verifier {
   TensorDigest DigestAtOwners(const Owners& owners, const Box& box) const;
   TensorDigest DigestBox(const Slice& slice, int engine_rank, const Box& logical_box) const;
   Status CheckTotals(const ManifestOffer& offer, const ManifestSeal& seal) const;
-  Status CheckPadding() const;
   std::string RanksOf(std::int32_t tensor) const;
 
   const ReceivePlan& plan_;
@@ -67,5 +66,10 @@ class Verifier {
   const TensorMemory memory_;
   std::vector<std::vector<TensorDigest>> noted_;  // per bucket, per slice
 };
+
+// No fill box has another byte than zero.
+//
+// DataLoss "digest_mismatch"  names box, tensor and rank
+Status CheckPaddingIsZero(const TensorMemory& memory, const Layout& engine_layout);
 
 }  // namespace bascule

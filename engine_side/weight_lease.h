@@ -1,8 +1,8 @@
 // The right of one decode step to read one version: while a lease lives, the memory it shows is not written (I1) and
 // stays one version (I2). Short-lived: a session that needs the slot waits for its leases.
 //
-// Thread-safety: confined to the thread that took it, but for Tensor, which any thread may call while that one keeps the
-// lease; movable.
+// Thread-safety: confined to the thread that took it, but for Tensor, which any thread may call while that one keeps
+// the lease; movable.
 #pragma once
 
 #include <cstddef>

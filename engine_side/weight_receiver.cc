@@ -14,6 +14,10 @@ Status CheckOptions(const WeightReceiverOptions& options) {
   if (options.slot_count != 2 && options.slot_count != 3) {
     return Status::InvalidArgument("bad_options", fmt::format("slot_count={} want=2|3", options.slot_count));
   }
+  if (options.flip == FlipMode::kInPlace && options.slot_count != 2) {
+    return Status::InvalidArgument(
+        "bad_options", fmt::format("slot_count={} but flips in place exchange two slots", options.slot_count));
+  }
   if (options.max_credits < 1 || options.max_credits > kMaxCredits) {
     return Status::InvalidArgument("bad_options",
                                    fmt::format("max_credits={} most={}", options.max_credits, kMaxCredits));
@@ -28,6 +32,13 @@ Status CheckOptions(const WeightReceiverOptions& options) {
   return OkStatus();
 }
 
+std::unique_ptr<InPlaceFlip> InPlaceOf(const WeightReceiverOptions& options, const ReceivePlan& engine_plan,
+                                       WeightSlots& slots) {
+  if (options.flip == FlipMode::kShadow) return nullptr;
+  return std::make_unique<InPlaceFlip>(slots, engine_plan,
+                                       options.copier != nullptr ? *options.copier : HostBlockCopier());
+}
+
 class Receiver final : public WeightReceiver {
  public:
   Receiver(WeightReceiverOptions options, ReceivePlan engine_plan, std::unique_ptr<WeightSlots> slots,
@@ -35,7 +46,8 @@ class Receiver final : public WeightReceiver {
       : options_(std::move(options)),
         engine_plan_(std::move(engine_plan)),
         slots_(std::move(slots)),
-        gate_(*slots_, hooks, *options_.clock),
+        in_place_(InPlaceOf(options_, engine_plan_, *slots_)),
+        gate_(*slots_, hooks, *options_.clock, in_place_.get()),
         board_(*slots_, *options_.clock),
         registry_(*slots_, *options_.clock),
         plans_(options_.layout),
@@ -93,6 +105,7 @@ class Receiver final : public WeightReceiver {
   const WeightReceiverOptions options_;
   const ReceivePlan engine_plan_;
   const std::unique_ptr<WeightSlots> slots_;
+  const std::unique_ptr<InPlaceFlip> in_place_;  // null for kShadow
   FlipGate gate_;
   StatusBoard board_;
   SessionRegistry registry_;

@@ -7,6 +7,7 @@ namespace bascule {
 namespace {
 
 constexpr std::int64_t kTensorAlignment = 64;
+constexpr Duration kLookAgain = std::chrono::seconds(1);  // an exchange ends by itself and notifies
 
 // Where each tensor of a rank begins, and after them all the bytes of the rank.
 std::vector<std::int64_t> TensorOffsets(const RankLayout& rank) {
@@ -23,6 +24,7 @@ struct WeightSlots::Slot {
   std::vector<std::unique_ptr<DeviceBuffer>> buffers;      // per rank
   std::vector<std::vector<std::span<std::byte>>> tensors;  // per rank, per local tensor
   WeightVersion version;                                   // changes under mu_, while nobody leases the slot
+  HeldDigests held;                                        // likewise; empty where flips are not in place
   int leases = 0;                                          // under mu_
 };
 
@@ -62,6 +64,7 @@ Status WeightSlots::Allocate() {
 
 WeightLease WeightSlots::AcquireLive() {
   MutexLock lock(mu_);
+  while (exchanging_) clock_.WaitUntil(leases_changed_, mu_, clock_.Now() + kLookAgain);
   if (!live_) return WeightLease();
   ++at(*live_).leases;
   return WeightLease(this, *live_);
@@ -106,6 +109,10 @@ std::span<std::byte> WeightSlots::ShadowTensor(int slot, int engine_rank, int te
   return at(slot).tensors[static_cast<std::size_t>(engine_rank)][static_cast<std::size_t>(tensor)];
 }
 
+std::span<std::byte> WeightSlots::RankMemory(int slot, int engine_rank) {
+  return at(slot).buffers[static_cast<std::size_t>(engine_rank)]->bytes();
+}
+
 void WeightSlots::ReleaseShadow(int slot) {
   MutexLock lock(mu_);
   CHECK(reserved_ == slot);
@@ -113,10 +120,11 @@ void WeightSlots::ReleaseShadow(int slot) {
   leases_changed_.NotifyAll();
 }
 
-void WeightSlots::Flip(int slot, WeightVersion version) {
+void WeightSlots::Flip(int slot, WeightVersion version, HeldDigests held) {
   MutexLock lock(mu_);
   CHECK(reserved_ == slot);
   at(slot).version = std::move(version);
+  at(slot).held = std::move(held);
   reserved_.reset();
   kept_ = live_;
   live_ = slot;
@@ -127,6 +135,62 @@ Result<WeightVersion> WeightSlots::SwapKept() {
   if (!kept_) return Status::FailedPrecondition("no_kept_version");
   std::swap(live_, kept_);
   return at(*live_).version;
+}
+
+Status WeightSlots::FlipInPlace(int slot, const WeightVersion& version, HeldDigests held,
+                                const ExchangeBytes& exchange) {
+  {
+    MutexLock lock(mu_);
+    CHECK(reserved_ == slot && live_);
+    RETURN_IF_ERROR(BeginExchange());
+    at(slot).version = version;
+    at(slot).held = std::move(held);
+  }
+  return EndExchange(slot, exchange(at(*live_).held, at(slot).held));
+}
+
+Result<WeightVersion> WeightSlots::SwapKeptInPlace(const ExchangeBytes& exchange) {
+  int slot = 0;
+  WeightVersion version;
+  {
+    MutexLock lock(mu_);
+    if (!kept_) return Status::FailedPrecondition("no_kept_version");
+    RETURN_IF_ERROR(BeginExchange());
+    slot = *kept_;
+    version = at(slot).version;
+  }
+  RETURN_IF_ERROR(EndExchange(slot, exchange(at(*live_).held, at(slot).held)));
+  return version;
+}
+
+Status WeightSlots::BeginExchange() {
+  const int leases = at(*live_).leases;
+  if (leases > 0) return Status::FailedPrecondition("live_leased", fmt::format("leases={}", leases));
+  exchanging_ = true;
+  return OkStatus();
+}
+
+Status WeightSlots::EndExchange(int slot, const Status& exchanged) {
+  MutexLock lock(mu_);
+  exchanging_ = false;
+  leases_changed_.NotifyAll();
+  if (exchanged.ok()) {
+    std::swap(at(slot).version, at(*live_).version);
+    std::swap(at(slot).held, at(*live_).held);
+    kept_ = slot;
+    if (reserved_ == slot) reserved_.reset();
+  } else if (exchanged.reason() == "live_lost") {
+    live_.reset();
+    kept_.reset();
+  }
+  return exchanged;
+}
+
+Status WeightSlots::AwaitUnleasedLive(Deadline deadline) {
+  MutexLock lock(mu_);
+  const auto leases = [this]() REQUIRES(mu_) { return live_ ? at(*live_).leases : 0; };
+  if (leases() == 0 || clock_.WaitUntil(leases_changed_, mu_, deadline.point()) || leases() == 0) return OkStatus();
+  return Status::DeadlineExceeded("live_leased", fmt::format("leases={}", leases()));
 }
 
 std::optional<WeightVersion> WeightSlots::live() const {

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,6 +25,9 @@
 
 namespace bascule {
 
+// What every engine rank holds of a version, replicas included: digests by engine rank and logical tensor.
+using HeldDigests = std::vector<std::vector<TensorDigest>>;
+
 class WeightSlots {
  public:
   // `slot_count` is 2 or 3. Tensors are stored dense, whatever strides the layout gives.
@@ -32,7 +36,7 @@ class WeightSlots {
   static Result<std::unique_ptr<WeightSlots>> Create(const Layout& engine_layout, int slot_count, Clock& clock);
   ~WeightSlots();  // no lease is left
 
-  // Never waits for a sync. Empty while nothing is live.
+  // Never waits for a sync, but for a flip in place that is under way. Empty while nothing is live.
   [[nodiscard]] WeightLease AcquireLive() EXCLUDES(mu_);
 
   // Reserves a shadow slot for staging: a free one, else the kept version's, which is given up. Waits for the slot's
@@ -42,12 +46,31 @@ class WeightSlots {
   // FailedPrecondition "shadow_reserved" a session holds one already
   // Cancelled          "cancelled"       `stop` ended the wait
   Result<int> ReserveShadow(Deadline deadline, std::stop_token stop = {}) EXCLUDES(mu_);
-  // Memory of a local tensor of the reserved slot, for staging.
+  // Memory of a local tensor of the reserved slot, for staging; all memory of a rank, with what lies between its
+  // tensors.
   std::span<std::byte> ShadowTensor(int slot, int engine_rank, int tensor);
+  std::span<std::byte> RankMemory(int slot, int engine_rank);
   // Gives a reserved slot back unflipped.
   void ReleaseShadow(int slot) EXCLUDES(mu_);
   // The reserved slot becomes live as `version`; the old live slot becomes the kept one. One exchange of two numbers.
-  void Flip(int slot, WeightVersion version) EXCLUDES(mu_);
+  // `held` need only be given for later flips in place.
+  void Flip(int slot, WeightVersion version, HeldDigests held = {}) EXCLUDES(mu_);
+
+  // For flips in place: as Flip, but the slots keep their roles and `exchange` moves the bytes, so that addresses of
+  // live weights never change. `held` is what the reserved slot holds; `exchange` gets what live and staged memory hold
+  // and leaves both as they were when it fails, unless with "live_lost": then nothing is live or kept any more. It runs
+  // without the lock; AcquireLive waits for it.
+  //
+  // FailedPrecondition "live_leased"  the live slot has a reader; what `exchange` returns
+  using ExchangeBytes = std::function<Status(const HeldDigests& live, const HeldDigests& staged)>;
+  Status FlipInPlace(int slot, const WeightVersion& version, HeldDigests held, const ExchangeBytes& exchange)
+      EXCLUDES(mu_);
+  // As SwapKept, in place.
+  Result<WeightVersion> SwapKeptInPlace(const ExchangeBytes& exchange) EXCLUDES(mu_);
+  // After "live_leased": waits for a moment at which the live slot may have no reader.
+  //
+  // DeadlineExceeded "live_leased"
+  Status AwaitUnleasedLive(Deadline deadline) EXCLUDES(mu_);
 
   // The kept version becomes live, the live one is kept: the way back, no transfer.
   //
@@ -68,6 +91,8 @@ class WeightSlots {
   Slot& at(int slot) const { return *slots_[static_cast<std::size_t>(slot)]; }
   std::optional<int> FreeSlot() const REQUIRES(mu_);
   void ReleaseLease(int slot) EXCLUDES(mu_);
+  Status BeginExchange() REQUIRES(mu_);
+  Status EndExchange(int slot, const Status& exchanged) EXCLUDES(mu_);
 
   const Layout layout_;
   Clock& clock_;
@@ -77,6 +102,7 @@ class WeightSlots {
   std::optional<int> live_ GUARDED_BY(mu_);
   std::optional<int> kept_ GUARDED_BY(mu_);
   std::optional<int> reserved_ GUARDED_BY(mu_);
+  bool exchanging_ GUARDED_BY(mu_) = false;  // by a flip in place: nobody may read or change slots
 };
 
 }  // namespace bascule

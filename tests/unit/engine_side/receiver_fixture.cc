@@ -37,6 +37,7 @@ Result<SafePoint> ScriptedHooks::RunAtSafePoint(std::uint64_t at_step, const std
   mu_.Unlock();
   critical();
   mu_.Lock();
+  ++safe_points_;
   return point;
 }
 
@@ -63,6 +64,11 @@ bool ScriptedHooks::waiting() const {
   return waiting_;
 }
 
+int ScriptedHooks::safe_points() const {
+  MutexLock lock(mu_);
+  return safe_points_;
+}
+
 std::vector<WeightVersion> ScriptedHooks::invalidated() const {
   MutexLock lock(mu_);
   return invalidated_;
@@ -73,13 +79,11 @@ std::vector<std::optional<WeightVersion>> ScriptedHooks::live_inside() const {
   return live_inside_;
 }
 
-void ReceiverTest::Start(int slot_count) {
+void ReceiverTest::Start(WeightReceiverOptions options) {
   Stop();
   transport_ = *LoopbackListener::Create(network_, "engine", clock_);
-  WeightReceiverOptions options;
   options.model = "TestModel layers=1";
   options.layout = EngineLayoutForTest();
-  options.slot_count = slot_count;
   options.listeners = {transport_.get()};
   options.clock = &clock_;
   receiver_ = *WeightReceiver::Create(std::move(options), hooks_);

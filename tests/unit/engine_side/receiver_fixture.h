@@ -31,6 +31,7 @@ class ScriptedHooks final : public EngineHooks {
   void Resume();
   // True once a flip waits for its safe point.
   bool waiting() const;
+  int safe_points() const;  // that were over
   std::vector<WeightVersion> invalidated() const;
   // Asked inside the critical section: what AcquireLive shows there.
   std::function<std::optional<WeightVersion>()> live;
@@ -42,6 +43,7 @@ class ScriptedHooks final : public EngineHooks {
   CondVar changed_;
   bool held_ GUARDED_BY(mu_) = false;
   bool waiting_ GUARDED_BY(mu_) = false;
+  int safe_points_ GUARDED_BY(mu_) = 0;
   std::uint64_t step_ GUARDED_BY(mu_) = 100;
   std::vector<WeightVersion> invalidated_ GUARDED_BY(mu_);
   std::vector<std::optional<WeightVersion>> live_inside_ GUARDED_BY(mu_);
@@ -51,8 +53,9 @@ class ReceiverTest : public ::testing::Test {
  protected:
   ReceiverTest() { Start(2); }
 
-  // Anew, with so many slots.
-  void Start(int slot_count);
+  // Anew, with so many slots, or otherwise as `options` say.
+  void Start(int slot_count) { Start(WeightReceiverOptions{.slot_count = slot_count}); }
+  void Start(WeightReceiverOptions options);
   void Stop();
   std::unique_ptr<ScriptedPublisher> Connect(InstanceId id = InstanceId::Mint());  // no Hello yet
   std::unique_ptr<ScriptedPublisher> Greeted(InstanceId id = InstanceId::Mint());

@@ -1,0 +1,59 @@
+#include "engine_side/in_place_flip.h"
+
+#include "base/log.h"
+
+namespace bascule {
+namespace {
+
+// Two slots that are never swapped: the first version goes to the first slot, which so is live for good.
+constexpr int kLiveSlot = 0;
+constexpr int kOtherSlot = 1;
+
+std::vector<BlockExchange::Pair> MemoryOf(WeightSlots& slots) {
+  std::vector<BlockExchange::Pair> memory;
+  for (std::size_t rank = 0; rank < slots.layout().ranks.size(); ++rank) {
+    const int engine_rank = static_cast<int>(rank);
+    memory.push_back({slots.RankMemory(kLiveSlot, engine_rank), slots.RankMemory(kOtherSlot, engine_rank)});
+  }
+  return memory;
+}
+
+}  // namespace
+
+InPlaceFlip::InPlaceFlip(WeightSlots& slots, const ReceivePlan& engine_plan, BlockCopier& copier)
+    : slots_(slots), engine_plan_(engine_plan), exchange_(MemoryOf(slots), copier) {
+  CHECK(slots.slot_count() == 2);
+}
+
+Status InPlaceFlip::Exchange(const HeldDigests& live, const HeldDigests& staged) {
+  Status why = exchange_.Run();
+  if (why.ok()) why = Proof(staged);
+  if (why.ok()) return OkStatus();
+  Status undone = exchange_.Undo();
+  if (undone.ok()) undone = Proof(live);
+  LogError("flip_failed", "in_place why=\"{}\" undone=\"{}\"", why.ToString(), undone.ToString());
+  if (undone.ok()) {
+    return Status::Aborted("flip_undone", fmt::format("the old version is live still: {}", why.ToString()));
+  }
+  return Status::DataLoss("live_lost", fmt::format("live memory holds no version: {}; and going back: {}",
+                                                   why.ToString(), undone.ToString()));
+}
+
+Status InPlaceFlip::Proof(const HeldDigests& held) const {
+  const TensorMemory live = [this](int engine_rank, int tensor) -> std::span<const std::byte> {
+    return slots_.ShadowTensor(kLiveSlot, engine_rank, tensor);
+  };
+  const MemoryDigest memory = DigestMemory(live, slots_.layout(), engine_plan_);
+  for (std::size_t rank = 0; rank < held.size(); ++rank) {
+    for (std::size_t tensor = 0; tensor < held[rank].size(); ++tensor) {
+      if (memory.held_by_rank[rank][tensor] == held[rank][tensor]) continue;
+      return Status::DataLoss(
+          "digest_mismatch",
+          fmt::format("tensor {} on engine rank {}: memory={} version={}", slots_.layout().tensors[tensor].name, rank,
+                      memory.held_by_rank[rank][tensor].ToHex(), held[rank][tensor].ToHex()));
+    }
+  }
+  return CheckPaddingIsZero(live, slots_.layout());
+}
+
+}  // namespace bascule

@@ -1,0 +1,40 @@
+// Stage: flip (verify -> [flip] -> decode)
+//
+// The flip that keeps every address of the live weights: their bytes change places with those of the other slot, and
+// what then lies in live memory is digested before it may be read. The other slot holds the old version afterwards, so
+// the way back is the same exchange. A copy that fails, or a digest that differs, is undone; live memory is then
+// digested again, and serves the old version only if it holds it (I10).
+//
+// Thread-safety: confined to one thread at a time.
+#pragma once
+
+#include <vector>
+
+#include "base/status.h"
+#include "engine_side/block_exchange.h"
+#include "engine_side/live_digest.h"
+#include "engine_side/receive_plan.h"
+#include "engine_side/weight_slots.h"
+
+namespace bascule {
+
+class InPlaceFlip {
+ public:
+  // Borrows all. `slots` are two, `engine_plan` is PlanOfEngine's of their layout.
+  InPlaceFlip(WeightSlots& slots, const ReceivePlan& engine_plan, BlockCopier& copier);
+
+  // Live memory holds `live` and the other slot `staged`: exchanges them. Nobody reads either.
+  //
+  // Aborted  "flip_undone"  why, and that live memory holds `live` still
+  // DataLoss "live_lost"    it does not: it cannot serve until a version is loaded anew
+  Status Exchange(const HeldDigests& live, const HeldDigests& staged);
+
+ private:
+  Status Proof(const HeldDigests& held) const;
+
+  WeightSlots& slots_;
+  const ReceivePlan& engine_plan_;
+  BlockExchange exchange_;
+};
+
+}  // namespace bascule
