@@ -1,7 +1,13 @@
 #include "engine_side/flip_gate.h"
 
+#include <algorithm>
+
 namespace bascule {
 namespace {
+
+constexpr const char* kOverBudget = "stall_over_budget";
+constexpr Duration kPostpone = std::chrono::milliseconds(20);  // between safe points at which a postponed flip is tried
+constexpr std::size_t kRecentStalls = 8;
 
 FlipReport ReportOf(WeightVersion version, const SafePoint& point, const KvReport& kv) {
   return FlipReport{
@@ -20,7 +26,10 @@ Result<FlipReport> FlipGate::Flip(const StagedVersion& staged, std::uint64_t at_
     }
     busy_ = true;
   }
-  Result<FlipReport> report = AtSafePoint(at_step, deadline, [&] { return MakeLive(staged); });
+  Result<FlipReport> report = AtSafePoint(at_step, deadline, [&]() -> Result<WeightVersion> {
+    RETURN_IF_ERROR(CheckBudget());
+    return MakeLive(staged);
+  });
   Leave();
   return report;
 }
@@ -47,6 +56,7 @@ Result<FlipReport> FlipGate::SwapKept(std::optional<std::uint64_t> to, Deadline 
 
 Result<FlipReport> FlipGate::AtSafePoint(std::uint64_t at_step, Deadline deadline,
                                          const std::function<Result<WeightVersion>()>& change) {
+  const bool initial = !slots_.live();
   while (true) {
     std::optional<Result<WeightVersion>> live;
     KvReport kv;
@@ -55,10 +65,42 @@ Result<FlipReport> FlipGate::AtSafePoint(std::uint64_t at_step, Deadline deadlin
       if (live->ok()) kv = hooks_.InvalidateKv(**live);
     };
     ASSIGN_OR_RETURN(const SafePoint point, hooks_.RunAtSafePoint(at_step, critical, deadline));
-    if (live->ok()) return ReportOf(**live, point, kv);
-    if (live->status().reason() != "live_leased") return live->status();
-    RETURN_IF_ERROR(slots_.AwaitUnleasedLive(deadline));
+    if (!live->ok()) {
+      RETURN_IF_ERROR(TryAgainLater(live->status(), deadline));
+      continue;
+    }
+    if (!initial) NoteStall(point.stall);
+    return ReportOf(**live, point, kv);
   }
+}
+
+Status FlipGate::TryAgainLater(const Status& failed, Deadline deadline) {
+  if (failed.reason() == "live_leased") return slots_.AwaitUnleasedLive(deadline);
+  if (failed.reason() != kOverBudget || budget_.refuse || deadline.Passed(clock_)) return failed;
+  clock_.SleepUntil(std::min(deadline.point(), clock_.Now() + kPostpone), {});
+  return OkStatus();
+}
+
+Status FlipGate::CheckBudget() const {
+  if (budget_.limit == Duration::zero() || !slots_.live() || !hooks_.Decoding()) return OkStatus();
+  const std::optional<Duration> expected = ExpectedStall();
+  if (!expected || *expected <= budget_.limit) return OkStatus();
+  return Status::FailedPrecondition(kOverBudget, fmt::format("a flip now would stall decoding for about {:.0f} us, the "
+                                                             "budget is {:.0f} us",
+                                                             UsOf(*expected), UsOf(budget_.limit)));
+}
+
+// What else the machine does only makes a stall longer, so the shortest of the last few is what a flip itself costs.
+std::optional<Duration> FlipGate::ExpectedStall() const {
+  if (!recent_stalls_.empty()) return *std::min_element(recent_stalls_.begin(), recent_stalls_.end());
+  if (in_place_ != nullptr) return in_place_->EstimatedTime();
+  return std::nullopt;  // an exchange of two numbers
+}
+
+void FlipGate::NoteStall(Duration stall) {
+  if (stall == Duration::zero()) return;
+  recent_stalls_.push_back(stall);
+  if (recent_stalls_.size() > kRecentStalls) recent_stalls_.pop_front();
 }
 
 Result<WeightVersion> FlipGate::MakeLive(const StagedVersion& staged) {

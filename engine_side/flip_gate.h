@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 
@@ -16,6 +17,7 @@
 #include "base/status.h"
 #include "engine_side/engine_hooks.h"
 #include "engine_side/in_place_flip.h"
+#include "engine_side/stall_budget.h"
 #include "engine_side/weight_slots.h"
 
 namespace bascule {
@@ -29,15 +31,19 @@ struct StagedVersion {
 
 class FlipGate {
  public:
-  // All borrowed; without `in_place` slots exchange roles.
-  FlipGate(WeightSlots& slots, EngineHooks& hooks, Clock& clock, InPlaceFlip* in_place = nullptr)
-      : slots_(slots), hooks_(hooks), clock_(clock), in_place_(in_place) {}
+  // `slots`, `hooks`, `clock` and `in_place` are borrowed; without `in_place` slots exchange roles.
+  FlipGate(WeightSlots& slots, EngineHooks& hooks, Clock& clock, InPlaceFlip* in_place = nullptr,
+           StallBudget budget = {})
+      : slots_(slots), hooks_(hooks), clock_(clock), in_place_(in_place), budget_(budget) {}
 
   // Makes `staged` live; after an error its slot is reserved still. Waits for a rollback under way.
   //
   // DeadlineExceeded "deadline"     no safe point in time; Cancelled "engine_stopping"
+  // FailedPrecondition "stall_over_budget"  it would stall decoding for longer than allowed, and is refused for that,
+  // or
+  //                                         was postponed until the deadline. A rollback is never held back.
   // in place also:
-  // DeadlineExceeded "live_leased"  somebody reads the live weights all the time
+  // FailedPrecondition "live_leased"  somebody reads the live weights until the deadline
   // Aborted "flip_undone"; DataLoss "live_lost"  see InPlaceFlip
   Result<FlipReport> Flip(const StagedVersion& staged, std::uint64_t at_step, Deadline deadline) EXCLUDES(mu_);
 
@@ -47,9 +53,14 @@ class FlipGate {
  private:
   void Leave() EXCLUDES(mu_);
   Result<FlipReport> SwapKept(std::optional<std::uint64_t> to, Deadline deadline);
-  // `change` makes another version live and says which.
+  // `change` makes another version live and says which; while that fails for `live_leased` or for the budget's sake it
+  // is tried again.
   Result<FlipReport> AtSafePoint(std::uint64_t at_step, Deadline deadline,
                                  const std::function<Result<WeightVersion>()>& change);
+  Status TryAgainLater(const Status& failed, Deadline deadline);
+  Status CheckBudget() const;
+  std::optional<Duration> ExpectedStall() const;
+  void NoteStall(Duration stall);
   Result<WeightVersion> MakeLive(const StagedVersion& staged);
   Result<WeightVersion> MakeKeptLive();
 
@@ -57,7 +68,9 @@ class FlipGate {
   EngineHooks& hooks_;
   Clock& clock_;
   InPlaceFlip* const in_place_;
-  Mutex mu_;  // Guards `busy_`; not held at the safe point.
+  const StallBudget budget_;
+  std::deque<Duration> recent_stalls_;  // while decoding; of the one that is not refused by `busy_`
+  Mutex mu_;                            // Guards `busy_`; not held at the safe point.
   CondVar left_;
   bool busy_ GUARDED_BY(mu_) = false;
 };

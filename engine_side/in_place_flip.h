@@ -10,6 +10,7 @@
 
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "engine_side/block_exchange.h"
 #include "engine_side/live_digest.h"
@@ -21,13 +22,16 @@ namespace bascule {
 class InPlaceFlip {
  public:
   // Borrows all. `slots` are two, `engine_plan` is PlanOfEngine's of their layout.
-  InPlaceFlip(WeightSlots& slots, const ReceivePlan& engine_plan, BlockCopier& copier);
+  // Nothing is staged or live yet.
+  InPlaceFlip(WeightSlots& slots, const ReceivePlan& engine_plan, BlockCopier& copier, Clock& clock);
 
   // Live memory holds `live` and the other slot `staged`: exchanges them. Nobody reads either.
   //
   // Aborted  "flip_undone"  why, and that live memory holds `live` still
   // DataLoss "live_lost"    it does not: it cannot serve until a version is loaded anew
   Status Exchange(const HeldDigests& live, const HeldDigests& staged);
+  // How long that takes on this machine: from a sample of the memory, measured when this was made.
+  Duration EstimatedTime() const { return estimated_; }
 
  private:
   Status Proof(const HeldDigests& held) const;
@@ -35,6 +39,7 @@ class InPlaceFlip {
   WeightSlots& slots_;
   const ReceivePlan& engine_plan_;
   BlockExchange exchange_;
+  const Duration estimated_;
 };
 
 }  // namespace bascule

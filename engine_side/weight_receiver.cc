@@ -18,6 +18,9 @@ Status CheckOptions(const WeightReceiverOptions& options) {
     return Status::InvalidArgument(
         "bad_options", fmt::format("slot_count={} but flips in place exchange two slots", options.slot_count));
   }
+  if (options.stall_budget.limit < Duration::zero()) {
+    return Status::InvalidArgument("bad_options", "stall_budget is negative");
+  }
   if (options.max_credits < 1 || options.max_credits > kMaxCredits) {
     return Status::InvalidArgument("bad_options",
                                    fmt::format("max_credits={} most={}", options.max_credits, kMaxCredits));
@@ -36,7 +39,7 @@ std::unique_ptr<InPlaceFlip> InPlaceOf(const WeightReceiverOptions& options, con
                                        WeightSlots& slots) {
   if (options.flip == FlipMode::kShadow) return nullptr;
   return std::make_unique<InPlaceFlip>(slots, engine_plan,
-                                       options.copier != nullptr ? *options.copier : HostBlockCopier());
+                                       options.copier != nullptr ? *options.copier : HostBlockCopier(), *options.clock);
 }
 
 class Receiver final : public WeightReceiver {
@@ -47,7 +50,7 @@ class Receiver final : public WeightReceiver {
         engine_plan_(std::move(engine_plan)),
         slots_(std::move(slots)),
         in_place_(InPlaceOf(options_, engine_plan_, *slots_)),
-        gate_(*slots_, hooks, *options_.clock, in_place_.get()),
+        gate_(*slots_, hooks, *options_.clock, in_place_.get(), options_.stall_budget),
         board_(*slots_, *options_.clock),
         registry_(*slots_, *options_.clock),
         plans_(options_.layout),

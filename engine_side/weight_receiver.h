@@ -30,16 +30,12 @@
 #include "bridge/transport/transport.h"
 #include "engine_side/block_exchange.h"
 #include "engine_side/engine_hooks.h"
+#include "engine_side/flip_mode.h"
 #include "engine_side/history.h"
+#include "engine_side/stall_budget.h"
 #include "engine_side/weight_lease.h"
 
 namespace bascule {
-
-// How a verified version becomes live.
-enum class FlipMode {
-  kShadow,   // the slots exchange roles: the stall is a pointer swap, the addresses of live weights change
-  kInPlace,  // the slots exchange their bytes: the stall is a copy and a digest of all of them, no address changes
-};
 
 struct WeightReceiverOptions {
   std::string model;                         // compared with the offer's when both are given
@@ -47,6 +43,7 @@ struct WeightReceiverOptions {
   std::vector<QuantizationFamily> families;  // of its tensors; an offer has the same
   int slot_count = 2;                        // 2, or (kShadow) 3 to keep a way back while the next version stages
   FlipMode flip = FlipMode::kShadow;
+  StallBudget stall_budget;
   BlockCopier* copier = nullptr;  // for kInPlace; borrowed, null: memcpy
   std::int32_t max_credits = 8;   // per route
   // Listeners of the transports this engine takes, best first. Borrowed: they outlive the receiver.

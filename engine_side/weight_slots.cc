@@ -190,7 +190,7 @@ Status WeightSlots::AwaitUnleasedLive(Deadline deadline) {
   MutexLock lock(mu_);
   const auto leases = [this]() REQUIRES(mu_) { return live_ ? at(*live_).leases : 0; };
   if (leases() == 0 || clock_.WaitUntil(leases_changed_, mu_, deadline.point()) || leases() == 0) return OkStatus();
-  return Status::DeadlineExceeded("live_leased", fmt::format("leases={}", leases()));
+  return Status::FailedPrecondition("live_leased", fmt::format("leases={}, at the deadline", leases()));
 }
 
 std::optional<WeightVersion> WeightSlots::live() const {

@@ -69,7 +69,7 @@ class WeightSlots {
   Result<WeightVersion> SwapKeptInPlace(const ExchangeBytes& exchange) EXCLUDES(mu_);
   // After "live_leased": waits for a moment at which the live slot may have no reader.
   //
-  // DeadlineExceeded "live_leased"
+  // FailedPrecondition "live_leased"
   Status AwaitUnleasedLive(Deadline deadline) EXCLUDES(mu_);
 
   // The kept version becomes live, the live one is kept: the way back, no transfer.

@@ -21,6 +21,7 @@ struct EngineOptions {
   EngineProcessOptions process;
   ReadOptions read;
   std::string flip = "shadow";
+  std::string over_budget = "postpone";
   std::string run = "checkpoint";
   std::uint64_t version = 0;
   Duration load_deadline = std::chrono::minutes(30);
@@ -59,6 +60,8 @@ Outcome RunEngine(Program& program, const EngineOptions& options) {
   EngineProcessOptions process = options.process;
   process.parallel = ParallelWanted(options, checkpoint);
   process.read = options.read;
+  process.flip = options.flip == "in_place" ? FlipMode::kInPlace : FlipMode::kShadow;
+  process.stall_budget.refuse = options.over_budget == "refuse";
   ASSIGN_OR_RETURN(const auto engine, EngineProcess::Start(process, checkpoint));
   program.out.PrintListening(engine->address());
   Clock& clock = Clock::Real();
@@ -81,9 +84,16 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
   AddTensorParallel(app, options.tensor_parallel);
   AddAddress(app, "--listen", process.listen, "where to serve; port 0 takes a free one, which is printed")
       ->capture_default_str();
-  app.add_option("--flip", options.flip, "how a version becomes live")
+  app.add_option("--flip", options.flip,
+                 "how a version becomes live: shadow exchanges slots, in_place copies and keeps every address")
       ->capture_default_str()
-      ->check(CLI::IsMember({"shadow"}));
+      ->check(CLI::IsMember({"shadow", "in_place"}));
+  AddDuration(app, "--stall-budget", process.stall_budget.limit, "longest time for which a flip may stop decoding")
+      ->default_str("none");
+  app.add_option("--over-budget", options.over_budget,
+                 "a flip that would take longer: waits until nothing decodes, or is refused")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"postpone", "refuse"}));
   app.add_option("--slots", process.slot_count, "versions in memory; 3 keep a way back while the next one stages")
       ->capture_default_str()
       ->check(CLI::Range(2, 3));

@@ -97,7 +97,7 @@ struct EngineProcess::Parts {
                      DType dtype);
   Status OpenRoots(const EngineProcessOptions& options);
   Status MakeListeners();
-  Status MakeReceiver(Layout layout, int slot_count);
+  Status MakeReceiver(const EngineProcessOptions& wanted, Layout layout);
   Status StartServer(const std::string& address);
   // The way of every version whose bytes this process reads itself.
   SendReport Stage(const LogicalCheckpoint& checkpoint, VersionOffer offer, std::vector<std::string> ignore,
@@ -138,11 +138,13 @@ Status EngineProcess::Parts::MakeListeners() {
   return OkStatus();
 }
 
-Status EngineProcess::Parts::MakeReceiver(Layout layout, int slot_count) {
+Status EngineProcess::Parts::MakeReceiver(const EngineProcessOptions& wanted, Layout layout) {
   WeightReceiverOptions options;
   options.model = model;
   options.layout = std::move(layout);
-  options.slot_count = slot_count;
+  options.slot_count = wanted.slot_count;
+  options.flip = wanted.flip;
+  options.stall_budget = wanted.stall_budget;
   options.listeners = {shm_listener.get(), grpc_listener.get(), own_listener.get()};
   ASSIGN_OR_RETURN(receiver, WeightReceiver::Create(std::move(options), *decode));
   const auto serve = [this](ControlChannel& channel) { static_cast<void>(receiver->Serve(channel)); };
@@ -233,7 +235,7 @@ Result<std::unique_ptr<EngineProcess>> EngineProcess::Start(const EngineProcessO
   RETURN_IF_ERROR(parts->OpenRoots(options));
   RETURN_IF_ERROR(parts->MakeDecoder(options, config, std::move(layout.tensors), dtype));
   RETURN_IF_ERROR(parts->MakeListeners());
-  RETURN_IF_ERROR(parts->MakeReceiver(std::move(layout.layout), options.slot_count));
+  RETURN_IF_ERROR(parts->MakeReceiver(options, std::move(layout.layout)));
   RETURN_IF_ERROR(parts->StartServer(options.listen));
   parts->decode->Start([receiver = parts->receiver.get()] { return receiver->AcquireLive(); });
   return std::unique_ptr<EngineProcess>(new EngineProcess(std::move(parts)));

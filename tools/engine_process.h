@@ -13,6 +13,8 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "bridge/manifest/manifest.h"
+#include "engine_side/flip_mode.h"
+#include "engine_side/stall_budget.h"
 #include "model/parallel_layout.h"
 #include "tools/logical_checkpoint.h"
 
@@ -21,6 +23,8 @@ namespace bascule {
 struct EngineProcessOptions {
   std::string listen;
   int slot_count = 2;
+  FlipMode flip = FlipMode::kShadow;
+  StallBudget stall_budget;
   WantedDType dtype = WantedDType::kKeep;
   ParallelLayout parallel;    // its ranks share this process
   int threads = 2;            // of all ranks together

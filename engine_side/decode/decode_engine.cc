@@ -85,6 +85,7 @@ class Engine final : public DecodeEngine {
   void Stop() override;
   Result<SafePoint> RunAtSafePoint(std::uint64_t at_step, const std::function<void()>& critical,
                                    Deadline deadline) override;
+  bool Decoding() const override;
   KvReport InvalidateKv(const WeightVersion& live) override;
 
  private:
@@ -286,6 +287,11 @@ void Engine::RunCritical(SafePointCall& call) {
   call.state = SafePointCall::State::kDone;
   critical_running_ = false;
   changed_.NotifyAll();
+}
+
+bool Engine::Decoding() const {
+  MutexLock lock(mu_);
+  return scheduler_.running() > 0;
 }
 
 KvReport Engine::InvalidateKv(const WeightVersion& live) {

@@ -124,8 +124,13 @@ class PublishWhileDecodingTest(EndToEndTest):
         return clients
 
     def test_no_client_fails_and_tokens_after_the_flip_equal_a_cold_engine_to_the_last_bit(self):
+        for flip in ("shadow", "in_place"):
+            with self.subTest(flip):
+                self.publish_while_decoding(flip)
+
+    def publish_while_decoding(self, flip):
         first, second = checkpoint(), checkpoint(version=2)
-        engine = self.start_engine(first)
+        engine = self.start_engine(first, "--flip", flip)
         clients = self.streams(engine)
 
         report = self.publish_ok(second, engine)
@@ -139,6 +144,7 @@ class PublishWhileDecodingTest(EndToEndTest):
         self.assertTrue(flipped, "no client was running at the flip")
         self.assertGreaterEqual(report["replicas"][0]["kv"]["recomputed"], len(flipped))
         self.assertGreater(engine.status()["flips"]["count"], 0)
+        self.assertTrue(self.run_ok("verify", second, engine.address).object["equal"])
         self.assert_equal_cold(flipped, answers, self.start_engine(first), self.start_engine(second))
 
     def assert_spans_add_up(self, answer):
@@ -196,7 +202,11 @@ class WatchTest(EndToEndTest):
 
 class RollbackTest(EndToEndTest):
     def test_the_kept_version_comes_back_with_its_number_and_its_tokens(self):
-        engine = self.start_engine(checkpoint())
+        for flip in ("shadow", "in_place"):
+            with self.subTest(flip):
+                self.publish_and_roll_back(self.start_engine(checkpoint(), "--flip", flip))
+
+    def publish_and_roll_back(self, engine):
         before = self.generate(engine, [1, 2, 3])
         self.publish_ok(checkpoint(version=2), engine)
         between = self.generate(engine, [1, 2, 3])

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstring>
+#include <functional>
+#include <utility>
 
 #include "base/mutex.h"
 #include "engine_side/block_exchange.h"
@@ -20,12 +22,14 @@ class FaultyCopier final : public BlockCopier {
     left_ = copy;
     fault_ = fault;
   }
+  std::function<void()> on_copy = [] {};  // set before the first copy
   int copies() const {
     MutexLock lock(mu_);
     return copies_;
   }
 
   Status Copy(std::span<std::byte> to, std::span<const std::byte> from) override {
+    on_copy();
     const Fault fault = NextFault();
     const bool fails = fault == Fault::kFails || fault == Fault::kFailsForGood;
     std::memcpy(to.data(), from.data(), fails ? from.size() / 2 : from.size());

@@ -24,6 +24,7 @@ class ScriptedHooks final : public EngineHooks {
   explicit ScriptedHooks(Clock& clock) : clock_(clock) {}
   Result<SafePoint> RunAtSafePoint(std::uint64_t at_step, const std::function<void()>& critical,
                                    Deadline deadline) override;
+  bool Decoding() const override { return decoding; }
   KvReport InvalidateKv(const WeightVersion& live) override;
 
   // No safe point comes until Resume.
@@ -33,6 +34,7 @@ class ScriptedHooks final : public EngineHooks {
   bool waiting() const;
   int safe_points() const;  // that were over
   std::vector<WeightVersion> invalidated() const;
+  std::atomic<bool> decoding = true;
   // Asked inside the critical section: what AcquireLive shows there.
   std::function<std::optional<WeightVersion>()> live;
   std::vector<std::optional<WeightVersion>> live_inside() const;
