@@ -29,6 +29,7 @@ BucketPacker::BucketPacker(const Plan& plan, const WeightSource& source) : plan_
   for (const Bucket& bucket : plan.buckets) {
     first_slice_of_.push_back(slices_.size());
     const int sender_rank = plan.routes[static_cast<std::size_t>(bucket.route)].sender_rank;
+    if (!source.Holds(sender_rank)) continue;
     for (const Slice& slice : bucket.slices) slices_.push_back(Prepare(sender_rank, slice));
   }
   first_slice_of_.push_back(slices_.size());

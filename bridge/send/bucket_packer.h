@@ -30,9 +30,11 @@ class BucketPacker {
   BucketPacker(const Plan& plan, const WeightSource& source);
 
   const Plan& plan() const { return plan_; }
+  const WeightSource& source() const { return source_; }
   std::int64_t FrameBytesOf(std::uint32_t bucket) const;
 
-  // Reads what `buckets` hold, for Pack to be called for each of them in this order.
+  // Reads what `buckets`, all of ranks that the source holds, hold, for Pack to be called for each of them in this
+  // order.
   std::unique_ptr<BoxReader> Read(std::span<const std::uint32_t> buckets) const;
   // Fills all FrameBytesOf(header.bucket) bytes of `frame`. `header` has session, bucket, attempt and has_checksum; the
   // sizes are filled in here. Adds the digests of slices that count to `totals`, one per plan tensor, unless it is

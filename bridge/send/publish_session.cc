@@ -56,15 +56,22 @@ SendReport PublishSession::Run() {
 Status PublishSession::RunPhases() {
   Status status = OfferVersion();
   if (status.ok()) status = OpenRoutes();
-  if (status.ok()) {
-    SendPipeline pipeline(packer_, connection_.routes(), session_, deadline_, connection_.options().pacer,
-                          [this] { connection_.inbox().Wake(); });
-    status = SendBuckets(pipeline);
-    if (status.ok()) status = SealAndVerify(pipeline);
-    report_.wire_bytes = pipeline.wire_bytes();
-  }
+  if (status.ok()) return SendVersion();
   on_sealed_();
-  return status.ok() ? FlipNow() : status;
+  return status;
+}
+
+Status PublishSession::SendVersion() {
+  SessionSending sending(packer_, connection_, session_, deadline_);
+  Status status = SendBuckets(sending);
+  if (status.ok()) status = SealAndVerify(sending);
+  report_.wire_bytes = sending.wire_bytes();
+  on_sealed_();
+  if (status.ok()) status = FlipNow();
+  if (status.ok()) return status;
+  status = NamingTheLostRank(status, sending);
+  sending.End(status);
+  return status;
 }
 
 Status PublishSession::OfferVersion() {
@@ -93,32 +100,35 @@ Status PublishSession::OfferVersion() {
 
 Status PublishSession::OpenRoutes() {
   connection_.Enter(SendPhase::kSend);
-  const Status opened = connection_.OpenRoutes(deadline_);
+  const Status opened = connection_.OpenRoutes(packer_.source(), deadline_);
   return opened.ok() ? opened : Explained(opened);
 }
 
-Status PublishSession::SendBuckets(SendPipeline& pipeline) {
-  pipeline.SendAll();
-  return Await(pipeline);
+Status PublishSession::SendBuckets(SessionSending& sending) {
+  sending.SendAll();
+  return Await(sending);
 }
 
-Status PublishSession::Await(SendPipeline& pipeline) {
+Status PublishSession::Await(SessionSending& sending) {
   Result<std::optional<SessionMessage>> event =
-      connection_.inbox().Next(deadline_, stop_, [&] { return pipeline.finished(); });
-  if (!event.ok() || event->has_value()) pipeline.Cancel();
-  const Status sent = pipeline.Finish();
-  if (!event.ok()) return event.status();
+      connection_.inbox().Next(deadline_, stop_, [&] { return sending.finished(); });
+  const std::string unfinished = sending.Unfinished();
+  if (!event.ok() || event->has_value()) sending.Cancel();
+  const Status sent = sending.Finish();
+  if (!event.ok()) {
+    return unfinished.empty() ? event.status() : event.status().WithContext(unfinished + " still sending");
+  }
   if (event->has_value()) {
     engine_ended_ = std::holds_alternative<Abort>(**event);
     return Unexpected(**event);
   }
-  return sent.ok() || pipeline.source_failed() ? sent : Explained(sent);
+  return sent.ok() || sending.explains_itself() ? sent : Explained(sent);
 }
 
-Status PublishSession::SealAndVerify(SendPipeline& pipeline) {
+Status PublishSession::SealAndVerify(SessionSending& sending) {
   for (bool may_send_again = true;; may_send_again = false) {
     connection_.Enter(SendPhase::kSeal);
-    RETURN_IF_ERROR(SendSeal(pipeline));
+    RETURN_IF_ERROR(SendSeal(sending));
     connection_.Enter(SendPhase::kVerify);
     ASSIGN_OR_RETURN(SessionMessage answer, NextMessage(deadline_));
     if (const auto* ready = std::get_if<Ready>(&answer); ready != nullptr && ready->session == session_) {
@@ -135,13 +145,13 @@ Status PublishSession::SealAndVerify(SendPipeline& pipeline) {
                               fmt::format("{} buckets did not arrive though sent again, bucket={} first",
                                           missing->buckets.size(), missing->buckets.front()));
     }
-    pipeline.SendAgain(missing->buckets);
-    RETURN_IF_ERROR(Await(pipeline));
+    sending.SendAgain(missing->buckets);
+    RETURN_IF_ERROR(Await(sending));
   }
 }
 
-Status PublishSession::SendSeal(const SendPipeline& pipeline) {
-  std::vector<TensorDigest> totals = pipeline.Totals();
+Status PublishSession::SendSeal(const SessionSending& sending) {
+  std::vector<TensorDigest> totals = sending.Totals();
   for (std::size_t t = 0; t < totals.size(); ++t) {
     const auto recorded = offer_.recorded.find(connection_.plan().tensors[t].name);
     if (recorded != offer_.recorded.end()) totals[t] = recorded->second;
@@ -183,6 +193,13 @@ Status PublishSession::Explained(const Status& failure) {
   if (message.ok()) return engine_ended_ ? Unexpected(*message) : failure;
   // An engine that is gone is why its routes end, or are refused by whoever listens there now.
   return message.status().reason() == "peer_lost" ? message.status() : failure;
+}
+
+Status PublishSession::NamingTheLostRank(const Status& failure, const SessionSending& sending) {
+  if (!engine_ended_ || failure.reason() != "peer_lost") return failure;
+  static_cast<void>(connection_.inbox().Next(std::min(deadline_, Deadline::After(clock_, kExplanationTime)), stop_,
+                                             [&] { return sending.team_failed() || !sending.has_team(); }));
+  return sending.team_failed() ? sending.team_failure() : failure;
 }
 
 void PublishSession::EndFailed(const Status& why) {

@@ -19,7 +19,7 @@
 #include "bridge/send/bucket_packer.h"
 #include "bridge/send/replica_connection.h"
 #include "bridge/send/send_phase.h"
-#include "bridge/send/send_pipeline.h"
+#include "bridge/send/session_sending.h"
 #include "bridge/send/weight_source.h"
 #include "bridge/session/messages.h"
 
@@ -67,19 +67,22 @@ class PublishSession {
   Status RunPhases();
   Status OfferVersion();
   Status OpenRoutes();
-  Status SendBuckets(SendPipeline& pipeline);
-  Status SealAndVerify(SendPipeline& pipeline);
+  Status SendVersion();
+  Status SendBuckets(SessionSending& sending);
+  Status SealAndVerify(SessionSending& sending);
   Status FlipNow();
 
-  // Waits until `pipeline` is through; whatever the engine says meanwhile ends it.
-  Status Await(SendPipeline& pipeline);
-  Status SendSeal(const SendPipeline& pipeline);
+  // Waits until `sending` is through; whatever the engine says meanwhile ends it.
+  Status Await(SessionSending& sending);
+  Status SendSeal(const SessionSending& sending);
   Result<SessionMessage> NextMessage(Deadline deadline);
   // The next message, if it is a T of this session.
   template <typename T>
   Result<T> Expect();
   // `failure` of a route, or what the engine has to say about it, or that the engine is gone.
   Status Explained(const Status& failure);
+  // An engine that loses a route knows its sending rank, but not what became of that: the team may.
+  Status NamingTheLostRank(const Status& failure, const SessionSending& sending);
   void EndFailed(const Status& why);
 
   ReplicaConnection& connection_;

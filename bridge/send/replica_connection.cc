@@ -25,15 +25,16 @@ Status ReplicaConnection::Connect(const Layout& sender, Deadline deadline, std::
   inbox_ = std::make_unique<ControlInbox>(std::move(channel), *options_.clock);
 
   Enter(SendPhase::kHello);
-  ASSIGN_OR_RETURN(const HelloReply reply, ExchangeHello(sender, deadline, std::move(stop)));
+  ASSIGN_OR_RETURN(const HelloReply reply, ExchangeHello(sender, deadline, stop));
   live_ = reply.live;
   highest_number_ = reply.highest_number;
   connection_ = reply.connection;
   credits_ = std::min({options_.credits, reply.max_credits, kMaxCredits});
 
   Enter(SendPhase::kPlan);
-  RETURN_IF_ERROR(ChooseTransport(reply.endpoints));
   ASSIGN_OR_RETURN(plan_, plans_.PlanFor(sender, reply.engine_layout, options_.plan));
+  ASSIGN_OR_RETURN(const std::vector<TransportEndpoint> endpoints, AgreeWithTeam(reply, deadline, stop));
+  RETURN_IF_ERROR(ChooseTransport(endpoints));
   frame_bytes_ = MaxFrameBytes(*plan_);
   if (frame_bytes_ <= kMaxFrameBytes) return OkStatus();
   return Status::InvalidArgument("bad_options", fmt::format("bucket_bytes={} gives frames of {}, at most {} go",
@@ -58,6 +59,17 @@ Result<HelloReply> ReplicaConnection::ExchangeHello(const Layout& sender, Deadli
   return std::move(*reply);
 }
 
+Result<std::vector<TransportEndpoint>> ReplicaConnection::AgreeWithTeam(const HelloReply& reply, Deadline deadline,
+                                                                        const std::stop_token& stop) {
+  if (options_.team == nullptr) return reply.endpoints;
+  return options_.team->Agree({.replica = options_.address,
+                               .connection = reply.connection,
+                               .engine_layout = reply.engine_layout,
+                               .plan_options = options_.plan,
+                               .plan = *plan_},
+                              reply.endpoints, deadline, stop);
+}
+
 Status ReplicaConnection::ChooseTransport(const std::vector<TransportEndpoint>& endpoints) {
   for (TransportDialer* dialer : options_.transports) {
     for (const TransportEndpoint& endpoint : endpoints) {
@@ -75,10 +87,26 @@ Status ReplicaConnection::ChooseTransport(const std::vector<TransportEndpoint>& 
                                                                     offered.empty() ? " none" : offered));
 }
 
-Status ReplicaConnection::OpenRoutes(Deadline deadline) {
+std::unique_ptr<TeamSession> ReplicaConnection::BeginTeamSession(SessionId session, Deadline deadline) {
+  if (options_.team == nullptr) return nullptr;
+  return options_.team->Begin(*plan_,
+                              {.session = session,
+                               .connection = connection_,
+                               .endpoint = endpoint_,
+                               .frame_bytes = frame_bytes_,
+                               .credits = credits_,
+                               .deadline = deadline},
+                              [this] { inbox_->Wake(); });
+}
+
+Status ReplicaConnection::OpenRoutes(const WeightSource& source, Deadline deadline) {
   if (routes_.size() == plan_->routes.size()) return OkStatus();
   routes_.clear();
   for (const Route& route : plan_->routes) {
+    if (!source.Holds(route.sender_rank)) {
+      routes_.push_back(nullptr);
+      continue;
+    }
     ASSIGN_OR_RETURN(
         std::unique_ptr<BucketSender> sender,
         dialer_->Dial(endpoint_,

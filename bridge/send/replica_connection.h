@@ -19,6 +19,8 @@
 #include "bridge/send/plan_cache.h"
 #include "bridge/send/send_pacer.h"
 #include "bridge/send/send_phase.h"
+#include "bridge/send/sender_team.h"
+#include "bridge/send/weight_source.h"
 #include "bridge/session/control.h"
 #include "bridge/session/messages.h"
 #include "bridge/transport/transport.h"
@@ -34,6 +36,7 @@ struct ConnectionOptions {
   PlanOptions plan;
   std::int32_t credits = 4;    // per route; the engine may grant fewer
   SendPacer* pacer = nullptr;  // borrowed; null: as fast as it goes
+  SenderTeam* team = nullptr;  // borrowed; null: all sending ranks are in this process
   Duration connect_timeout = std::chrono::seconds(5);
   Clock* clock = &Clock::Real();
 };
@@ -50,13 +53,13 @@ class ReplicaConnection {
   // Unimplemented "transport_unavailable"  there is none that both sides can use
   // InvalidArgument "bad_options"          a frame would be larger than transports take
   // InvalidArgument "unexpected_message"   the engine answers with what has no place here
-  // what MakePlan says, and what the engine said when it refused
+  // what MakePlan says, what the engine said when it refused, and what SenderTeam::Agree says
   Status Open(const Layout& sender, Deadline deadline, std::stop_token stop);
   bool is_open() const { return inbox_ != nullptr; }
   void Close();
 
-  // Dials the routes of the plan, unless that has been done.
-  Status OpenRoutes(Deadline deadline);
+  // Dials the routes of the plan whose sending rank `source` holds, unless that has been done.
+  Status OpenRoutes(const WeightSource& source, Deadline deadline);
 
   // While open:
   ControlInbox& inbox() { return *inbox_; }
@@ -64,7 +67,10 @@ class ReplicaConnection {
   TransportKind transport() const { return dialer_->kind(); }
   std::int64_t frame_bytes() const { return frame_bytes_; }
   std::int32_t credits() const { return credits_; }
+  // One per route of the plan; null where another process sends.
   std::span<const std::unique_ptr<BucketSender>> routes() const { return routes_; }
+  // What the team has to know of a session on this connection; null without a team.
+  std::unique_ptr<TeamSession> BeginTeamSession(SessionId session, Deadline deadline);
 
   // What the engine has live and the highest number committed in that run, as far as this publisher knows.
   const WeightVersion& live() const { return live_; }
@@ -80,6 +86,9 @@ class ReplicaConnection {
  private:
   Status Connect(const Layout& sender, Deadline deadline, std::stop_token stop);
   Result<HelloReply> ExchangeHello(const Layout& sender, Deadline deadline, std::stop_token stop);
+  // Those that the team can use too.
+  Result<std::vector<TransportEndpoint>> AgreeWithTeam(const HelloReply& reply, Deadline deadline,
+                                                       const std::stop_token& stop);
   Status ChooseTransport(const std::vector<TransportEndpoint>& endpoints);
 
   const ConnectionOptions options_;

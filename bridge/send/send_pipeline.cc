@@ -10,11 +10,13 @@ namespace bascule {
 
 SendPipeline::SendPipeline(const BucketPacker& packer, std::span<const std::unique_ptr<BucketSender>> routes,
                            SessionId session, Deadline deadline, SendPacer* pacer, std::function<void()> on_finished)
-    : plan_(packer.plan()), routes_(routes), on_finished_(std::move(on_finished)) {
+    : packer_(packer), plan_(packer.plan()), routes_(routes), on_finished_(std::move(on_finished)) {
   std::int32_t ranks = 0;
   for (const Route& route : plan_.routes) ranks = std::max(ranks, route.sender_rank + 1);
   for (std::int32_t rank = 0; rank < ranks; ++rank) {
-    ranks_.push_back(std::make_unique<RankSender>(packer, routes, session, deadline, pacer, stop_.get_token()));
+    ranks_.push_back(packer.source().Holds(rank)
+                         ? std::make_unique<RankSender>(packer, routes, session, deadline, pacer, stop_.get_token())
+                         : nullptr);
   }
 }
 
@@ -35,7 +37,9 @@ void SendPipeline::Start(std::span<const std::uint32_t> buckets, std::uint32_t a
   std::vector<std::vector<std::uint32_t>> buckets_of_rank(ranks_.size());
   for (const std::uint32_t bucket : buckets) {
     const Route& route = plan_.routes[static_cast<std::size_t>(plan_.buckets[bucket].route)];
-    buckets_of_rank[static_cast<std::size_t>(route.sender_rank)].push_back(bucket);
+    if (packer_.source().Holds(route.sender_rank)) {
+      buckets_of_rank[static_cast<std::size_t>(route.sender_rank)].push_back(bucket);
+    }
   }
   running_ = static_cast<int>(
       std::count_if(buckets_of_rank.begin(), buckets_of_rank.end(), [](const auto& share) { return !share.empty(); }));
@@ -71,12 +75,15 @@ Status SendPipeline::Finish() {
 
 void SendPipeline::Cancel() {
   stop_.request_stop();
-  for (const auto& sender : routes_) sender->Cancel();
+  for (const auto& sender : routes_) {
+    if (sender != nullptr) sender->Cancel();
+  }
 }
 
 std::vector<TensorDigest> SendPipeline::Totals() const {
   std::vector<TensorDigest> totals(plan_.tensors.size());
   for (const auto& rank : ranks_) {
+    if (rank == nullptr) continue;
     for (std::size_t tensor = 0; tensor < totals.size(); ++tensor) totals[tensor] += rank->totals()[tensor];
   }
   return totals;
@@ -84,7 +91,9 @@ std::vector<TensorDigest> SendPipeline::Totals() const {
 
 std::int64_t SendPipeline::wire_bytes() const {
   std::int64_t bytes = 0;
-  for (const auto& rank : ranks_) bytes += rank->wire_bytes();
+  for (const auto& rank : ranks_) {
+    if (rank != nullptr) bytes += rank->wire_bytes();
+  }
   return bytes;
 }
 

@@ -1,7 +1,8 @@
 // Stage: send (plan -> [send] -> transport)
 //
-// Sends the buckets of a plan over its routes: one thread per sending rank packs bucket n+1 while bucket n moves and
-// the receiver verifies n-1. Credits are the only buffer. A damaged bucket is packed and sent again, once.
+// Sends the buckets of a plan that this process holds over its routes: one thread per sending rank packs bucket n+1
+// while bucket n moves and the receiver verifies n-1. Credits are the only buffer. A damaged bucket is packed and sent
+// again, once.
 //
 // Thread-safety: confined to its owner, except finished and Cancel.
 #pragma once
@@ -29,17 +30,19 @@ class RankSender;
 
 class SendPipeline {
  public:
-  // Borrows `packer`, the senders, one per route of the plan, and `pacer` (see RankSender). `on_finished` is called by
-  // the last thread to finish.
+  // Borrows `packer`, the senders, one per route of the plan (null where another process sends), and `pacer` (see
+  // RankSender). `on_finished` is called by the last thread to finish.
   SendPipeline(const BucketPacker& packer, std::span<const std::unique_ptr<BucketSender>> routes, SessionId session,
                Deadline deadline, SendPacer* pacer, std::function<void()> on_finished);
   ~SendPipeline();  // cancels and joins
 
-  // Begins to send every bucket of the plan, or those named, once more. Wait for `finished`, then call Finish.
+  // Begins to send every bucket that the packer's source holds, or those of them that are named, once more. Wait for
+  // `finished`, then call Finish.
   void SendAll();
   void SendAgain(std::span<const std::uint32_t> buckets);
 
   bool finished() const { return running_ == 0; }
+  bool failed() const { return stop_.stop_requested(); }
   // Joins the threads. OK when every bucket that was begun has been acknowledged.
   //
   // Unavailable "peer_lost"; DeadlineExceeded "deadline"; Cancelled "cancelled"
@@ -61,10 +64,11 @@ class SendPipeline {
   void Start(std::span<const std::uint32_t> buckets, std::uint32_t attempt);
   void RunRank(RankSender& rank, std::span<const std::uint32_t> buckets, std::uint32_t attempt) EXCLUDES(mu_);
 
+  const BucketPacker& packer_;
   const Plan& plan_;
   const std::span<const std::unique_ptr<BucketSender>> routes_;
   const std::function<void()> on_finished_;
-  std::vector<std::unique_ptr<RankSender>> ranks_;
+  std::vector<std::unique_ptr<RankSender>> ranks_;  // null for those of other processes
   std::vector<Worker> workers_;
   std::atomic<int> running_ = 0;
   std::stop_source stop_;

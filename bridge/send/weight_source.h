@@ -18,6 +18,11 @@ class WeightSource {
  public:
   virtual ~WeightSource() = default;
   virtual const Layout& layout() const = 0;
+  // This process has that rank's memory; the others' is read and sent by processes of their own.
+  virtual bool Holds(int sender_rank) const {
+    static_cast<void>(sender_rank);
+    return true;
+  }
   // Address of element 0 of local tensor `tensor` of `sender_rank`; its strides are in the layout.
   virtual const std::byte* Base(int sender_rank, int tensor) const = 0;
   // Reads boxes of local tensors, in this order. The reader borrows the source.

@@ -1,5 +1,6 @@
 // What publisher and receiver say to each other, as plain types: the session runs without gRPC. docs/protocol.md has
-// the table; bridge/session/grpc/ turns these into protobuf at the edge.
+// the table; bridge/session/grpc/ turns these into protobuf at the edge. The processes of one trainer talk over
+// channels of the same kind: group_messages.h.
 //
 // A *connection* is one control channel: Hello and HelloReply once, then any number of sessions, one after another.
 // Durations travel as time left, never as points in time.
@@ -19,6 +20,8 @@
 #include "bridge/layout/layout.h"
 #include "bridge/manifest/manifest.h"
 #include "bridge/plan/planner.h"
+#include "bridge/session/flip_report.h"
+#include "bridge/session/group_messages.h"
 #include "bridge/transport/transport.h"
 
 namespace bascule {
@@ -90,23 +93,6 @@ struct Flip {
   std::uint64_t at_step = 0;  // 0: the next safe point
 };
 
-// What a flip did to key/value state; counts requests that were running at the flip.
-struct KvReport {
-  std::uint64_t recomputed = 0;
-  std::uint64_t drained = 0;
-  std::uint64_t kept = 0;
-  std::uint64_t aborted = 0;
-  std::uint64_t recompute_tokens = 0;
-  friend bool operator==(const KvReport&, const KvReport&) = default;
-};
-
-struct FlipReport {
-  WeightVersion version;
-  std::uint64_t step = 0;    // the first decode step that reads it
-  double flip_stall_us = 0;  // time decode stood still; 0 when nothing was decoding
-  KvReport kv;
-};
-
 // Receiver -> publisher: the version is live.
 struct Committed {
   SessionId session;
@@ -120,7 +106,9 @@ struct Abort {
   Status why;
 };
 
-using SessionMessage = std::variant<Hello, HelloReply, Offer, Accept, Seal, Missing, Ready, Flip, Committed, Abort>;
+using SessionMessage = std::variant<Hello, HelloReply, Offer, Accept, Seal, Missing, Ready, Flip, Committed, Abort,
+                                    GroupJoin, GroupWelcome, GroupEnter, GroupLayout, GroupPlan, GroupPlanned,
+                                    GroupSend, GroupSent, GroupPacked, GroupOutcome>;
 std::string_view MessageName(const SessionMessage& message);  // "Offer"
 
 }  // namespace bascule

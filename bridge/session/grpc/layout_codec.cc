@@ -182,20 +182,26 @@ Result<ManifestOffer> FromProto(const v1::ManifestOffer& proto) {
   return offer;
 }
 
+void ToProto(const TensorDigest& digest, v1::TensorDigest* proto) {
+  proto->mutable_lane()->Add(digest.lane.begin(), digest.lane.end());
+}
+
+Result<TensorDigest> DigestFromProto(std::string_view field, const v1::TensorDigest& proto) {
+  TensorDigest digest;
+  if (proto.lane_size() != kDigestLanes) return BadMessage(field, fmt::format("{} lanes", proto.lane_size()));
+  std::copy(proto.lane().begin(), proto.lane().end(), digest.lane.begin());
+  return digest;
+}
+
 void ToProto(const ManifestSeal& seal, v1::ManifestSeal* proto) {
-  for (const TensorDigest& digest : seal.digests) {
-    proto->add_digests()->mutable_lane()->Add(digest.lane.begin(), digest.lane.end());
-  }
+  for (const TensorDigest& digest : seal.digests) ToProto(digest, proto->add_digests());
   proto->set_version_digest(ToProto(seal.version_digest));
 }
 
 Result<ManifestSeal> FromProto(const v1::ManifestSeal& proto) {
   ManifestSeal seal;
   for (const v1::TensorDigest& lanes : proto.digests()) {
-    TensorDigest digest;
-    if (lanes.lane_size() != kDigestLanes)
-      return BadMessage("seal.digests", fmt::format("{} lanes", lanes.lane_size()));
-    std::copy(lanes.lane().begin(), lanes.lane().end(), digest.lane.begin());
+    ASSIGN_OR_RETURN(const TensorDigest digest, DigestFromProto("seal.digests", lanes));
     seal.digests.push_back(digest);
   }
   ASSIGN_OR_RETURN(seal.version_digest, HashFromProto("seal.version_digest", proto.version_digest()));

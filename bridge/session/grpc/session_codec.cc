@@ -1,41 +1,14 @@
 #include "bridge/session/grpc/session_codec.h"
 
-#include <array>
-#include <cmath>
 #include <utility>
 
 #include "bascule/v1/session.pb.h"
+#include "bridge/session/grpc/group_codec_internal.h"
 #include "bridge/session/grpc/layout_codec_internal.h"
+#include "bridge/session/grpc/session_parts_codec_internal.h"
 
 namespace bascule {
 namespace {
-
-constexpr std::int64_t kMaxTimeLeftUs = std::int64_t{366} * 24 * 3600 * 1'000'000;
-
-constexpr std::array kTransports = {
-    std::pair{TransportKind::kLoopback, v1::TRANSPORT_LOOPBACK},
-    std::pair{TransportKind::kShm, v1::TRANSPORT_SHM},
-    std::pair{TransportKind::kGrpc, v1::TRANSPORT_GRPC},
-};
-
-v1::Transport ToProto(TransportKind kind) {
-  for (const auto& [ours, theirs] : kTransports) {
-    if (ours == kind) return theirs;
-  }
-  return v1::TRANSPORT_UNSPECIFIED;
-}
-
-Result<TransportKind> TransportFromProto(std::string_view field, v1::Transport transport) {
-  for (const auto& [ours, theirs] : kTransports) {
-    if (theirs == transport) return ours;
-  }
-  return BadMessage(field, fmt::format("unknown transport {}", static_cast<int>(transport)));
-}
-
-Result<double> TimeFromProto(std::string_view field, double value) {
-  if (!std::isfinite(value) || value < 0) return BadMessage(field, "no duration");
-  return value;
-}
 
 // One overload each way for each message.
 
@@ -45,8 +18,7 @@ void Encode(const Hello& hello, v1::SessionMessage& message) {
   proto->set_publisher(hello.publisher.value);
   proto->set_model(hello.model);
   ToProto(hello.sender_layout, proto->mutable_sender_layout());
-  proto->mutable_plan_options()->set_bucket_bytes(hello.plan_options.bucket_bytes);
-  for (const std::string& pattern : hello.plan_options.ignore) proto->mutable_plan_options()->add_ignore(pattern);
+  ToProto(hello.plan_options, proto->mutable_plan_options());
 }
 
 Result<SessionMessage> Decode(const v1::Hello& proto) {
@@ -55,8 +27,7 @@ Result<SessionMessage> Decode(const v1::Hello& proto) {
   hello.publisher.value = proto.publisher();
   hello.model = proto.model();
   ASSIGN_OR_RETURN(hello.sender_layout, FromProto(proto.sender_layout()));
-  hello.plan_options.bucket_bytes = proto.plan_options().bucket_bytes();
-  hello.plan_options.ignore.assign(proto.plan_options().ignore().begin(), proto.plan_options().ignore().end());
+  hello.plan_options = FromProto(proto.plan_options());
   return SessionMessage(std::move(hello));
 }
 
@@ -68,11 +39,7 @@ void Encode(const HelloReply& reply, v1::SessionMessage& message) {
   ToProto(reply.engine_layout, proto->mutable_engine_layout());
   ToProto(reply.live, proto->mutable_live());
   proto->set_highest_number(reply.highest_number);
-  for (const TransportEndpoint& endpoint : reply.endpoints) {
-    v1::Endpoint* endpoint_proto = proto->add_endpoints();
-    endpoint_proto->set_kind(ToProto(endpoint.kind));
-    endpoint_proto->set_address(endpoint.address);
-  }
+  for (const TransportEndpoint& endpoint : reply.endpoints) ToProto(endpoint, proto->add_endpoints());
   proto->set_connection(reply.connection);
   proto->set_max_credits(reply.max_credits);
 }
@@ -86,8 +53,8 @@ Result<SessionMessage> Decode(const v1::HelloReply& proto) {
   ASSIGN_OR_RETURN(reply.live, FromProto(proto.live()));
   reply.highest_number = proto.highest_number();
   for (const v1::Endpoint& endpoint : proto.endpoints()) {
-    ASSIGN_OR_RETURN(const TransportKind kind, TransportFromProto("reply.endpoints", endpoint.kind()));
-    reply.endpoints.push_back({kind, endpoint.address()});
+    ASSIGN_OR_RETURN(TransportEndpoint offered, FromProto("reply.endpoints", endpoint));
+    reply.endpoints.push_back(std::move(offered));
   }
   reply.connection = proto.connection();
   reply.max_credits = proto.max_credits();
@@ -104,7 +71,7 @@ void Encode(const Offer& offer, v1::SessionMessage& message) {
   proto->set_transport(ToProto(offer.transport));
   proto->set_frame_bytes(offer.frame_bytes);
   proto->set_credits(offer.credits);
-  proto->set_time_left_us(std::chrono::duration_cast<std::chrono::microseconds>(offer.time_left).count());
+  proto->set_time_left_us(MicrosecondsOf(offer.time_left));
 }
 
 Result<SessionMessage> Decode(const v1::Offer& proto) {
@@ -117,10 +84,7 @@ Result<SessionMessage> Decode(const v1::Offer& proto) {
   ASSIGN_OR_RETURN(offer.transport, TransportFromProto("offer.transport", proto.transport()));
   offer.frame_bytes = proto.frame_bytes();
   offer.credits = proto.credits();
-  if (proto.time_left_us() < 0 || proto.time_left_us() > kMaxTimeLeftUs) {
-    return BadMessage("offer.time_left_us", fmt::format("{} is outside [0, {}]", proto.time_left_us(), kMaxTimeLeftUs));
-  }
-  offer.time_left = std::chrono::microseconds(proto.time_left_us());
+  ASSIGN_OR_RETURN(offer.time_left, TimeLeftFromProto("offer.time_left_us", proto.time_left_us()));
   return SessionMessage(std::move(offer));
 }
 
@@ -174,27 +138,12 @@ Result<SessionMessage> Decode(const v1::Flip& proto) {
 void Encode(const Committed& committed, v1::SessionMessage& message) {
   v1::Committed* proto = message.mutable_committed();
   proto->set_session(committed.session.value);
-  const FlipReport& report = committed.report;
-  ToProto(report.version, proto->mutable_report()->mutable_version());
-  proto->mutable_report()->set_step(report.step);
-  proto->mutable_report()->set_flip_stall_us(report.flip_stall_us);
-  v1::KvReport* kv = proto->mutable_report()->mutable_kv();
-  kv->set_recomputed(report.kv.recomputed);
-  kv->set_drained(report.kv.drained);
-  kv->set_kept(report.kv.kept);
-  kv->set_aborted(report.kv.aborted);
-  kv->set_recompute_tokens(report.kv.recompute_tokens);
+  ToProto(committed.report, proto->mutable_report());
 }
 
 Result<SessionMessage> Decode(const v1::Committed& proto) {
-  Committed committed{SessionId{proto.session()}, {}};
-  FlipReport& report = committed.report;
-  ASSIGN_OR_RETURN(report.version, FromProto(proto.report().version()));
-  report.step = proto.report().step();
-  ASSIGN_OR_RETURN(report.flip_stall_us, TimeFromProto("report.flip_stall_us", proto.report().flip_stall_us()));
-  const v1::KvReport& kv = proto.report().kv();
-  report.kv = {kv.recomputed(), kv.drained(), kv.kept(), kv.aborted(), kv.recompute_tokens()};
-  return SessionMessage(std::move(committed));
+  ASSIGN_OR_RETURN(FlipReport report, FromProto(proto.report()));
+  return SessionMessage(Committed{SessionId{proto.session()}, std::move(report)});
 }
 
 void Encode(const Abort& abort, v1::SessionMessage& message) {
@@ -206,12 +155,9 @@ void Encode(const Abort& abort, v1::SessionMessage& message) {
 }
 
 Result<SessionMessage> Decode(const v1::Abort& proto) {
-  for (int code = 1; code <= static_cast<int>(StatusCode::kInternal); ++code) {
-    const auto known = static_cast<StatusCode>(code);
-    if (StatusCodeName(known) != proto.code()) continue;
-    return SessionMessage(Abort{SessionId{proto.session()}, Status(known, proto.reason(), proto.message())});
-  }
-  return BadMessage("abort.code", "unknown");
+  Abort abort{SessionId{proto.session()}, {}};
+  RETURN_IF_ERROR(FailureFromProto("abort.code", proto.code(), proto.reason(), proto.message(), abort.why));
+  return SessionMessage(std::move(abort));
 }
 
 }  // namespace
@@ -247,6 +193,26 @@ Result<SessionMessage> DecodeSessionMessage(std::string_view bytes) {
       return Decode(proto.committed());
     case v1::SessionMessage::kAbort:
       return Decode(proto.abort());
+    case v1::SessionMessage::kGroupJoin:
+      return Decode(proto.group_join());
+    case v1::SessionMessage::kGroupWelcome:
+      return Decode(proto.group_welcome());
+    case v1::SessionMessage::kGroupEnter:
+      return Decode(proto.group_enter());
+    case v1::SessionMessage::kGroupLayout:
+      return Decode(proto.group_layout());
+    case v1::SessionMessage::kGroupPlan:
+      return Decode(proto.group_plan());
+    case v1::SessionMessage::kGroupPlanned:
+      return Decode(proto.group_planned());
+    case v1::SessionMessage::kGroupSend:
+      return Decode(proto.group_send());
+    case v1::SessionMessage::kGroupSent:
+      return Decode(proto.group_sent());
+    case v1::SessionMessage::kGroupPacked:
+      return Decode(proto.group_packed());
+    case v1::SessionMessage::kGroupOutcome:
+      return Decode(proto.group_outcome());
     case v1::SessionMessage::BODY_NOT_SET:
       break;
   }

@@ -1,0 +1,103 @@
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "bridge/session/grpc/layout_codec_internal.h"
+#include "bridge/session/grpc/session_parts_codec_internal.h"
+
+namespace bascule {
+namespace {
+
+constexpr std::int64_t kMaxTimeLeftUs = std::int64_t{366} * 24 * 3600 * 1'000'000;
+
+constexpr std::array kTransports = {
+    std::pair{TransportKind::kLoopback, v1::TRANSPORT_LOOPBACK},
+    std::pair{TransportKind::kShm, v1::TRANSPORT_SHM},
+    std::pair{TransportKind::kGrpc, v1::TRANSPORT_GRPC},
+};
+
+}  // namespace
+
+v1::Transport ToProto(TransportKind kind) {
+  for (const auto& [ours, theirs] : kTransports) {
+    if (ours == kind) return theirs;
+  }
+  return v1::TRANSPORT_UNSPECIFIED;
+}
+
+void ToProto(const TransportEndpoint& endpoint, v1::Endpoint* proto) {
+  proto->set_kind(ToProto(endpoint.kind));
+  proto->set_address(endpoint.address);
+}
+
+void ToProto(const PlanOptions& options, v1::PlanOptions* proto) {
+  proto->set_bucket_bytes(options.bucket_bytes);
+  for (const std::string& pattern : options.ignore) proto->add_ignore(pattern);
+}
+
+void ToProto(const FlipReport& report, v1::FlipReport* proto) {
+  ToProto(report.version, proto->mutable_version());
+  proto->set_step(report.step);
+  proto->set_flip_stall_us(report.flip_stall_us);
+  v1::KvReport* kv = proto->mutable_kv();
+  kv->set_recomputed(report.kv.recomputed);
+  kv->set_drained(report.kv.drained);
+  kv->set_kept(report.kv.kept);
+  kv->set_aborted(report.kv.aborted);
+  kv->set_recompute_tokens(report.kv.recompute_tokens);
+}
+
+std::int64_t MicrosecondsOf(Duration time) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
+}
+
+PlanOptions FromProto(const v1::PlanOptions& proto) {
+  return {.bucket_bytes = proto.bucket_bytes(), .ignore = {proto.ignore().begin(), proto.ignore().end()}};
+}
+
+Result<TransportKind> TransportFromProto(std::string_view field, v1::Transport transport) {
+  for (const auto& [ours, theirs] : kTransports) {
+    if (theirs == transport) return ours;
+  }
+  return BadMessage(field, fmt::format("unknown transport {}", static_cast<int>(transport)));
+}
+
+Result<TransportEndpoint> FromProto(std::string_view field, const v1::Endpoint& proto) {
+  ASSIGN_OR_RETURN(const TransportKind kind, TransportFromProto(field, proto.kind()));
+  return TransportEndpoint{kind, proto.address()};
+}
+
+Result<FlipReport> FromProto(const v1::FlipReport& proto) {
+  FlipReport report;
+  ASSIGN_OR_RETURN(report.version, FromProto(proto.version()));
+  report.step = proto.step();
+  ASSIGN_OR_RETURN(report.flip_stall_us, TimeFromProto("report.flip_stall_us", proto.flip_stall_us()));
+  const v1::KvReport& kv = proto.kv();
+  report.kv = {kv.recomputed(), kv.drained(), kv.kept(), kv.aborted(), kv.recompute_tokens()};
+  return report;
+}
+
+Result<Duration> TimeLeftFromProto(std::string_view field, std::int64_t microseconds) {
+  if (microseconds < 0 || microseconds > kMaxTimeLeftUs) {
+    return BadMessage(field, fmt::format("{} is outside [0, {}]", microseconds, kMaxTimeLeftUs));
+  }
+  return Duration(std::chrono::microseconds(microseconds));
+}
+
+Result<double> TimeFromProto(std::string_view field, double value) {
+  if (!std::isfinite(value) || value < 0) return BadMessage(field, "no duration");
+  return value;
+}
+
+Status FailureFromProto(std::string_view field, const std::string& code, const std::string& reason,
+                        const std::string& message, Status& failure) {
+  for (int number = 1; number <= static_cast<int>(StatusCode::kInternal); ++number) {
+    const auto known = static_cast<StatusCode>(number);
+    if (StatusCodeName(known) != code) continue;
+    failure = Status(known, reason, message);
+    return OkStatus();
+  }
+  return BadMessage(field, "unknown");
+}
+
+}  // namespace bascule
