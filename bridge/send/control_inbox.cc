@@ -47,6 +47,11 @@ void ControlInbox::Wake() {
   changed_.NotifyAll();
 }
 
+bool ControlInbox::Stands() const {
+  MutexLock lock(mu_);
+  return lost_.ok();
+}
+
 bool ControlInbox::Quiet() const {
   MutexLock lock(mu_);
   return lost_.ok() && messages_.empty();

@@ -38,6 +38,8 @@ class ControlInbox {
   // Closing then lets what was sent go out first, for as long as the channel is ready to wait for that.
   void FinishSending() { finish_sending_ = true; }
 
+  // The peer is there.
+  bool Stands() const EXCLUDES(mu_);
   // The peer is there and has said nothing that nobody waited for: a new session can begin.
   bool Quiet() const EXCLUDES(mu_);
 

@@ -40,7 +40,22 @@ class ControlDialer {
   virtual Result<std::unique_ptr<ControlChannel>> Dial(const std::string& address, Deadline deadline) = 0;
 };
 
-// Engine side: called once per connection, on a thread of its own, for as long as the connection lives.
+// Of whoever is called: run once per connection, on a thread of its own, for as long as the connection lives.
 using ControlHandler = std::function<void(ControlChannel&)>;
+
+// Takes connections. Thread-safety: thread-safe.
+class ControlHost {
+ public:
+  // An address in use. Destruction cancels its channels and waits until their handlers have returned.
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual std::string address() const = 0;  // where to dial: with the port that was bound
+  };
+
+  virtual ~ControlHost() = default;
+  // FailedPrecondition "address_in_use"; InvalidArgument "bad_address"; Unavailable "cannot_listen"
+  virtual Result<std::unique_ptr<Listener>> Listen(const std::string& address, ControlHandler handler) = 0;
+};
 
 }  // namespace bascule

@@ -29,6 +29,7 @@ constexpr std::array kFailures = {
     FailureReason{kAborted, "fenced", "a newer session of this publisher, or a takeover, replaced the session"},
     FailureReason{kFailedPrecondition, "flip_in_progress", "a flip or a rollback is under way"},
     FailureReason{kAborted, "flip_undone", "a flip in place failed half-way and was taken back"},
+    FailureReason{kDeadlineExceeded, "group_incomplete", "a trainer rank did not enter the publish in time"},
     FailureReason{kFailedPrecondition, "live_leased",
                   "somebody reads the live weights, which a flip in place would write"},
     FailureReason{kDataLoss, "live_lost", "a flip in place failed and so did its undo: load a version anew"},
@@ -39,6 +40,8 @@ constexpr std::array kFailures = {
     FailureReason{kUnavailable, "peer_unreachable", "nobody answers at the address"},
     FailureReason{kFailedPrecondition, "plan_mismatch", "the two sides made different plans"},
     FailureReason{kUnavailable, "publisher_busy", "another publisher's session is open; a takeover would end it"},
+    FailureReason{kUnavailable, "rank_lost", "the process of a trainer rank went away"},
+    FailureReason{kUnavailable, "rank_taken", "another process is this trainer rank"},
     FailureReason{kDataLoss, "replicas_differ", "two holders of the same elements hold different bytes"},
     FailureReason{kUnavailable, "route_lost", "a route of this connection is gone; connect again"},
     FailureReason{kDeadlineExceeded, "shadow_leased", "a reader held the shadow slot until the deadline"},
@@ -51,9 +54,11 @@ constexpr std::array kFailures = {
     FailureReason{kInvalidArgument, "unexpected_message", "the message has no place here, e.g. Offer before Hello"},
     FailureReason{kFailedPrecondition, "unknown_run", "another run is live and the offer does not say that one starts"},
     FailureReason{kNotFound, "unknown_session", "this connection has no such session"},
+    FailureReason{kFailedPrecondition, "version_differs", "trainer ranks publish under different numbers"},
     FailureReason{kNotFound, "version_not_kept", "the kept version has another number"},
     FailureReason{kFailedPrecondition, "version_reused", "the number was committed in this run before"},
     FailureReason{kFailedPrecondition, "wire_version", "the peers speak different wire versions"},
+    FailureReason{kFailedPrecondition, "wrong_group", "another trainer group, or another size or rank of it"},
     FailureReason{kFailedPrecondition, "wrong_model", "publisher and engine have different models"},
 };
 

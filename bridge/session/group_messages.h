@@ -62,9 +62,10 @@ struct GroupPlan {
   std::vector<TransportEndpoint> endpoints;
 };
 
-// Member -> leader: the plan agrees, and I could use these of its endpoints.
+// Member -> leader: the plan agrees and I could use these of its endpoints, or why not.
 struct GroupPlanned {
   std::uint64_t connection = 0;
+  Status status;
   std::vector<TransportKind> transports;
 };
 
@@ -85,7 +86,7 @@ struct GroupSent {
   std::int64_t wire_bytes = 0;       // in this session so far
 };
 
-// Leader -> member: no replica needs to hear of the tensors any more; they may change.
+// Leader -> member: every replica has verified the version, or has failed; the tensors may change.
 struct GroupPacked {
   std::uint64_t round = 0;
 };

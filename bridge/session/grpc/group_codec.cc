@@ -7,13 +7,19 @@
 namespace bascule {
 namespace {
 
+void ToProto(const Status& failure, v1::Failure* proto) {
+  proto->set_code(std::string(StatusCodeName(failure.code())));
+  proto->set_reason(failure.reason());
+  proto->set_message(failure.message());
+}
+
+Status StatusFromProto(std::string_view field, const v1::Failure& proto, Status& failure) {
+  return FailureFromProto(field, proto.code(), proto.reason(), proto.message(), failure);
+}
+
 void ToProto(const ReplicaOutcome& outcome, v1::ReplicaOutcome* proto) {
   proto->set_address(outcome.address);
-  if (!outcome.status.ok()) {
-    proto->mutable_failure()->set_code(std::string(StatusCodeName(outcome.status.code())));
-    proto->mutable_failure()->set_reason(outcome.status.reason());
-    proto->mutable_failure()->set_message(outcome.status.message());
-  }
+  if (!outcome.status.ok()) ToProto(outcome.status, proto->mutable_failure());
   proto->set_phase(outcome.phase);
   proto->set_transport(ToProto(outcome.transport));
   proto->set_stage_ms(outcome.stage_ms);
@@ -25,8 +31,7 @@ Result<ReplicaOutcome> OutcomeFromProto(const v1::ReplicaOutcome& proto) {
   ReplicaOutcome outcome;
   outcome.address = proto.address();
   if (proto.has_failure()) {
-    RETURN_IF_ERROR(FailureFromProto("outcome.failure", proto.failure().code(), proto.failure().reason(),
-                                     proto.failure().message(), outcome.status));
+    RETURN_IF_ERROR(StatusFromProto("outcome.failure", proto.failure(), outcome.status));
   }
   outcome.phase = proto.phase();
   ASSIGN_OR_RETURN(outcome.transport, TransportFromProto("outcome.transport", proto.transport()));
@@ -123,10 +128,12 @@ Result<SessionMessage> Decode(const v1::GroupPlan& proto) {
 void Encode(const GroupPlanned& planned, v1::SessionMessage& message) {
   message.mutable_group_planned()->set_connection(planned.connection);
   for (const TransportKind kind : planned.transports) message.mutable_group_planned()->add_transports(ToProto(kind));
+  if (!planned.status.ok()) ToProto(planned.status, message.mutable_group_planned()->mutable_failure());
 }
 
 Result<SessionMessage> Decode(const v1::GroupPlanned& proto) {
-  GroupPlanned planned{.connection = proto.connection(), .transports = {}};
+  GroupPlanned planned{.connection = proto.connection(), .status = {}, .transports = {}};
+  if (proto.has_failure()) RETURN_IF_ERROR(StatusFromProto("planned.failure", proto.failure(), planned.status));
   for (const int transport : proto.transports()) {
     ASSIGN_OR_RETURN(const TransportKind kind,
                      TransportFromProto("planned.transports", static_cast<v1::Transport>(transport)));

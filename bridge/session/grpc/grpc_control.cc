@@ -6,6 +6,7 @@
 
 #include "bascule/v1/weight_sync.grpc.pb.h"
 #include "base/grpc/grpc_channel.h"
+#include "base/grpc/grpc_server.h"
 #include "base/grpc/grpc_status.h"
 #include "bridge/session/grpc/stream_channel_internal.h"
 
@@ -87,6 +88,29 @@ Result<std::unique_ptr<ControlChannel>> GrpcControlDialer::Dial(const std::strin
   ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, ConnectGrpcChannel(address, deadline, clock_));
   return std::unique_ptr<ControlChannel>(
       std::make_unique<StreamChannel>(std::make_unique<ClientFrameStream>(std::move(channel), address), clock_));
+}
+
+namespace {
+
+class ServerOfOne final : public ControlHost::Listener {
+ public:
+  ServerOfOne(std::unique_ptr<GrpcControlService> service, std::unique_ptr<GrpcServer> server)
+      : service_(std::move(service)), server_(std::move(server)) {}
+  std::string address() const override { return server_->address(); }
+
+ private:
+  const std::unique_ptr<GrpcControlService> service_;
+  const std::unique_ptr<GrpcServer> server_;  // goes first, with its calls
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ControlHost::Listener>> GrpcControlHost::Listen(const std::string& address,
+                                                                       ControlHandler handler) {
+  auto service = std::make_unique<GrpcControlService>(std::move(handler), clock_);
+  ASSIGN_OR_RETURN(auto server, GrpcServer::Start(address, {service->service()}));
+  server->SetServing(true);
+  return std::unique_ptr<Listener>(std::make_unique<ServerOfOne>(std::move(service), std::move(server)));
 }
 
 }  // namespace bascule

@@ -38,4 +38,14 @@ class GrpcControlDialer final : public ControlDialer {
   Clock& clock_;
 };
 
+// Each listener is a server of its own. Addresses are NetAddress's forms; port 0 binds a free one.
+class GrpcControlHost final : public ControlHost {
+ public:
+  explicit GrpcControlHost(Clock& clock = Clock::Real()) : clock_(clock) {}
+  Result<std::unique_ptr<Listener>> Listen(const std::string& address, ControlHandler handler) override;
+
+ private:
+  Clock& clock_;
+};
+
 }  // namespace bascule

@@ -99,6 +99,8 @@ class LoopbackControl::HandlerThreads final : public Listener {
     calls_.clear();
   }
 
+  std::string address() const override { return address_; }
+
   // Under the network's lock: one call at a time.
   void Take(std::unique_ptr<ControlChannel> channel) {
     calls_.remove_if([](const Call& call) { return call.over.load(); });
@@ -129,7 +131,7 @@ LoopbackControl::~LoopbackControl() {
   CHECK(listeners_.empty());
 }
 
-Result<std::unique_ptr<LoopbackControl::Listener>> LoopbackControl::Listen(const std::string& address,
+Result<std::unique_ptr<ControlHost::Listener>> LoopbackControl::Listen(const std::string& address,
                                                                            ControlHandler handler) {
   MutexLock lock(mu_);
   if (listeners_.contains(address)) return Status::FailedPrecondition("address_in_use", address);

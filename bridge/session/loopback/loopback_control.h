@@ -20,19 +20,13 @@ std::pair<std::unique_ptr<ControlChannel>, std::unique_ptr<ControlChannel>> Make
     Clock& clock, const std::string& first_peer = "loopback", const std::string& second_peer = "loopback");
 
 // Thread-safety: thread-safe.
-class LoopbackControl final : public ControlDialer {
+class LoopbackControl final : public ControlDialer, public ControlHost {
  public:
-  // An address in use. Destruction cancels its channels and waits until their handlers have returned.
-  class Listener {
-   public:
-    virtual ~Listener() = default;
-  };
-
   explicit LoopbackControl(Clock& clock = Clock::Real()) : clock_(clock) {}
   ~LoopbackControl() override;  // every listener is gone
 
   // FailedPrecondition "address_in_use"
-  Result<std::unique_ptr<Listener>> Listen(const std::string& address, ControlHandler handler) EXCLUDES(mu_);
+  Result<std::unique_ptr<Listener>> Listen(const std::string& address, ControlHandler handler) override EXCLUDES(mu_);
 
   Result<std::unique_ptr<ControlChannel>> Dial(const std::string& address, Deadline deadline) override EXCLUDES(mu_);
 

@@ -1,0 +1,204 @@
+#include "bridge/group/group_member.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "bridge/group/merge_layouts.h"
+
+namespace bascule {
+namespace {
+
+constexpr Duration kTryAgain = std::chrono::milliseconds(200);
+// The leader says who was late or lost when its own time is over.
+constexpr Duration kGrace = std::chrono::seconds(1);
+
+bool IsWorthAnotherTry(const Status& status) {
+  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded;
+}
+
+}  // namespace
+
+GroupMember::GroupMember(GroupMemberOptions options, Layout part)
+    : options_(std::move(options)), part_(std::move(part)), patience_(Deadline::At({})) {}
+
+GroupMember::~GroupMember() { Leave(Status::Cancelled("cancelled", "the process leaves")); }
+
+Result<GroupOutcome> GroupMember::TakePart(std::optional<std::uint64_t> number, const RoundHooks& hooks,
+                                           Deadline deadline, const std::stop_token& stop) {
+  Status status = Join(deadline, stop);
+  if (status.ok()) status = inbox_->Send(GroupEnter{.round = round_, .number = number});
+  Result<GroupOutcome> outcome = status.ok() ? FollowLeader(hooks, deadline, stop) : status;
+  sessions_.clear();
+  source_ = nullptr;
+  hooks.packed();
+  ++round_;
+  if (outcome.ok()) return outcome;
+  Leave(outcome.status());
+  return outcome.status().WithContext(fmt::format("trainer rank 0 at {}", options_.leader));
+}
+
+Status GroupMember::Join(Deadline deadline, const std::stop_token& stop) {
+  while (true) {
+    const Status joined = inbox_ != nullptr && inbox_->Stands() ? OkStatus() : TryToJoin(deadline, stop);
+    if (joined.ok()) return joined;
+    Leave(joined);
+    if (!IsWorthAnotherTry(joined) || deadline.Passed(*options_.clock)) return joined;
+    const TimePoint next = std::min(deadline.point(), options_.clock->Now() + kTryAgain);
+    if (!options_.clock->SleepUntil(next, stop)) return Status::Cancelled("cancelled", "the publisher stopped it");
+  }
+}
+
+Status GroupMember::TryToJoin(Deadline deadline, const std::stop_token& stop) {
+  Leave(Status::Unavailable("peer_lost"));
+  ASSIGN_OR_RETURN(auto channel, options_.control->Dial(options_.leader, deadline));
+  inbox_ = std::make_unique<ControlInbox>(std::move(channel), *options_.clock);
+  RETURN_IF_ERROR(inbox_->Send(GroupJoin{.wire_version = kWireVersion,
+                                         .group = options_.group,
+                                         .rank = options_.rank,
+                                         .world_size = options_.world_size,
+                                         .instance = instance_,
+                                         .part = part_}));
+  ASSIGN_OR_RETURN(std::optional<SessionMessage> answer, inbox_->Next(deadline, stop));
+  if (const auto* abort = std::get_if<Abort>(&*answer); abort != nullptr && !abort->why.ok()) return abort->why;
+  const auto* welcome = std::get_if<GroupWelcome>(&*answer);
+  if (welcome == nullptr) {
+    return Status::InvalidArgument("unexpected_message", fmt::format("{} has no place here", MessageName(*answer)));
+  }
+  round_ = welcome->round;
+  LogInfo("group_joined", "trainer_rank={} leader={} round={}", options_.rank, options_.leader, round_);
+  return OkStatus();
+}
+
+void GroupMember::Leave(const Status& why) {
+  sessions_.clear();
+  if (inbox_ != nullptr && inbox_->Send(Abort{SessionId{}, why}).ok()) inbox_->FinishSending();
+  inbox_.reset();
+  connections_.clear();
+  layout_.reset();
+}
+
+Result<GroupOutcome> GroupMember::FollowLeader(const RoundHooks& hooks, Deadline deadline,
+                                               const std::stop_token& stop) {
+  patience_ = Deadline::At(deadline.point() + kGrace);
+  const auto has_news = [this] {
+    return std::any_of(sessions_.begin(), sessions_.end(), [](const auto& entry) { return entry.second->has_news(); });
+  };
+  while (true) {
+    ASSIGN_OR_RETURN(std::optional<SessionMessage> message, inbox_->Next(patience_, stop, has_news));
+    if (!message) {
+      RETURN_IF_ERROR(TellNews());
+      continue;
+    }
+    if (auto* outcome = std::get_if<GroupOutcome>(&*message)) {
+      if (outcome->round == round_) return std::move(*outcome);
+      continue;  // of a round before this process was here
+    }
+    RETURN_IF_ERROR(OnMessage(std::move(*message), hooks));
+  }
+}
+
+Status GroupMember::OnMessage(SessionMessage message, const RoundHooks& hooks) {
+  if (auto* layout = std::get_if<GroupLayout>(&message)) return OnLayout(std::move(*layout));
+  if (const auto* plan = std::get_if<GroupPlan>(&message)) return OnPlan(*plan);
+  if (const auto* send = std::get_if<GroupSend>(&message)) return OnSend(*send, hooks);
+  if (const auto* missing = std::get_if<Missing>(&message)) {
+    const auto session = sessions_.find(missing->session);
+    return session == sessions_.end() ? OkStatus() : session->second->SendAgain(missing->buckets);
+  }
+  if (const auto* abort = std::get_if<Abort>(&message)) {
+    if (abort->session == SessionId{}) {
+      return abort->why.ok() ? Status::Cancelled("cancelled", "without a reason") : abort->why;
+    }
+    EndSession(abort->session);
+    return OkStatus();
+  }
+  if (const auto* packed = std::get_if<GroupPacked>(&message)) {
+    if (packed->round == round_) hooks.packed();
+    return OkStatus();
+  }
+  return Status::InvalidArgument("unexpected_message", fmt::format("{} has no place here", MessageName(message)));
+}
+
+Status GroupMember::OnLayout(GroupLayout message) {
+  RETURN_IF_ERROR(CheckLayout(message.layout));
+  if (std::cmp_not_equal(message.layout.ranks.size(), options_.world_size) ||
+      !ShowsPart(message.layout, options_.rank, part_)) {
+    return Status::DataLoss("bad_message", "the leader's layout shows other tensors of this rank than it has");
+  }
+  connections_.clear();
+  layout_ = std::move(message.layout);
+  return OkStatus();
+}
+
+Status GroupMember::OnPlan(const GroupPlan& question) {
+  GroupPlanned answer{.connection = question.connection, .status = {}, .transports = {}};
+  if (Result<std::shared_ptr<const Plan>> plan = MakeSamePlan(question); plan.ok()) {
+    std::erase_if(connections_, [&](const auto& entry) { return entry.second.replica == question.replica; });
+    connections_[question.connection] = {.replica = question.replica, .plan = std::move(*plan), .routes = {}};
+  } else {
+    answer.status = plan.status();
+  }
+  for (const TransportDialer* dialer : options_.transports) {
+    const bool usable =
+        std::any_of(question.endpoints.begin(), question.endpoints.end(), [&](const TransportEndpoint& endpoint) {
+          return endpoint.kind == dialer->kind() && dialer->CanReach(endpoint);
+        });
+    if (usable) answer.transports.push_back(dialer->kind());
+  }
+  return inbox_->Send(answer);
+}
+
+Result<std::shared_ptr<const Plan>> GroupMember::MakeSamePlan(const GroupPlan& question) {
+  if (!layout_) return Status::InvalidArgument("unexpected_message", "GroupPlan before GroupLayout");
+  ASSIGN_OR_RETURN(auto plan, plans_.PlanFor(*layout_, question.engine_layout, question.plan_options));
+  if (plan->digest == question.plan_digest) return plan;
+  return Status::FailedPrecondition(
+      "plan_mismatch", fmt::format("leader={} member={}", question.plan_digest.ToHex(), plan->digest.ToHex()));
+}
+
+// What is wrong with one session is said of that session; others go on.
+Status GroupMember::OnSend(const GroupSend& order, const RoundHooks& hooks) {
+  const Status started = StartSession(order, hooks);
+  return started.ok() ? started : inbox_->Send(Abort{order.session, started});
+}
+
+Status GroupMember::StartSession(const GroupSend& order, const RoundHooks& hooks) {
+  const auto connection = connections_.find(order.connection);
+  if (connection == connections_.end()) return Status::DataLoss("bad_message", "GroupSend on an unknown connection");
+  const auto dialer = std::find_if(options_.transports.begin(), options_.transports.end(),
+                                   [&](const TransportDialer* d) { return d->kind() == order.endpoint.kind; });
+  if (dialer == options_.transports.end()) {
+    return Status::Unimplemented("transport_unavailable", std::string(TransportName(order.endpoint.kind)));
+  }
+  const Plan& plan = *connection->second.plan;
+  if (order.frame_bytes != MaxFrameBytes(plan)) {
+    return Status::DataLoss("bad_message",
+                            fmt::format("frame_bytes={}, the plan has {}", order.frame_bytes, MaxFrameBytes(plan)));
+  }
+  if (source_ == nullptr) {
+    ASSIGN_OR_RETURN(source_, hooks.source(plan.tensors));
+  }
+  patience_ = std::max(patience_, Deadline::After(*options_.clock, order.time_left + kGrace));
+  sessions_[order.session] = std::make_unique<MemberSession>(
+      connection->second, *source_, order, **dialer, options_.pacer, *options_.clock, [this] { inbox_->Wake(); });
+  return OkStatus();
+}
+
+// Routes of a session that failed cannot be used again.
+void GroupMember::EndSession(SessionId session) {
+  const auto found = sessions_.find(session);
+  if (found == sessions_.end()) return;
+  const std::uint64_t connection = found->second->connection();
+  sessions_.erase(found);
+  connections_.erase(connection);
+}
+
+Status GroupMember::TellNews() {
+  for (const auto& [id, session] : sessions_) {
+    if (session->has_news()) RETURN_IF_ERROR(inbox_->Send(session->TakeNews()));
+  }
+  return OkStatus();
+}
+
+}  // namespace bascule

@@ -1,0 +1,70 @@
+// A member's share of one session: opens its routes, sends its buckets, sends again what is asked for.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/status.h"
+#include "base/worker.h"
+#include "bridge/send/bucket_packer.h"
+#include "bridge/send/send_pacer.h"
+#include "bridge/send/send_pipeline.h"
+#include "bridge/session/messages.h"
+
+namespace bascule {
+
+// What a member has of a connection between leader and replica; sessions use it one after another.
+struct MemberConnection {
+  std::string replica;
+  std::shared_ptr<const Plan> plan;  // shared with the cache
+  std::vector<std::unique_ptr<BucketSender>>
+      routes;  // one per route of the plan, null for those of others; or none yet
+};
+
+// Thread-safety: confined to one thread, except has_news.
+class MemberSession {
+ public:
+  // Borrows all. `on_news` is called from another thread when has_news has become true.
+  MemberSession(MemberConnection& connection, const WeightSource& source, const GroupSend& terms,
+                TransportDialer& dialer, SendPacer* pacer, Clock& clock, std::function<void()> on_news);
+  ~MemberSession();  // cancels and joins
+
+  // The buckets that were begun are acknowledged, or there is a failure.
+  bool has_news() const { return has_news_; }
+  // GroupSent or Abort, once for every piece of news. Nothing of the source is read any more before SendAgain.
+  SessionMessage TakeNews();
+  // InvalidArgument "unexpected_message"  while buckets are under way
+  // DataLoss "bad_message"                a bucket that is not this rank's
+  Status SendAgain(const std::vector<std::uint32_t>& buckets);
+  void Cancel();
+  std::uint64_t connection() const { return terms_.connection; }
+
+ private:
+  Status OpenRoutes();
+  // On a thread of its own.
+  void Run(const std::optional<std::vector<std::uint32_t>>& again) EXCLUDES(mu_);
+  Status Send(const std::optional<std::vector<std::uint32_t>>& again);
+
+  MemberConnection& connection_;
+  const GroupSend terms_;
+  const Deadline deadline_;
+  TransportDialer& dialer_;
+  const std::function<void()> on_news_;
+  const BucketPacker packer_;
+  std::atomic<bool> has_news_ = false;
+  std::atomic<bool> cancelled_ = false;
+  Status status_;  // of the thread that runs; of the owner once there is news
+  Mutex mu_;       // Guards the pipeline against being cancelled while it is made.
+  std::optional<SendPipeline> pipeline_;
+  SendPacer* const pacer_;
+  Worker worker_;
+};
+
+}  // namespace bascule
