@@ -5,8 +5,13 @@
 //   handle->WaitPacked(deadline);      // tensors may change again; nothing of them is read any more
 //   handle->WaitCommitted(deadline);   // what every replica did
 //
-// Every trainer rank of this process sends its own shards; nobody assembles a full tensor. A failed publish leaves the
-// publisher usable: the next Publish connects again.
+// Every trainer rank sends its own shards; nobody assembles a full tensor. A failed publish leaves the publisher
+// usable: the next Publish connects again.
+//
+// The ranks are in this process, or in one process each: a *group*. Then every process makes a publisher of its own
+// rank and calls Publish for every version. Rank 0 leads: it alone has replicas and decides; what the others are told
+// is of the same form. The k-th call on one rank is the k-th on all. A rank that does not come within the deadline, or
+// goes away, ends the publish on all of them, by name; a process that takes its place joins at the next.
 //
 // Thread-safety: thread-safe; one publish at a time ("publish_in_progress").
 #pragma once
@@ -33,8 +38,18 @@ enum class Snapshot {
   kHost,  // one copy in the wire dtype is made first; packed comes after that copy
 };
 
+// One rank among several processes.
+struct TrainerGroup {
+  int rank = 0;
+  int world_size = 1;           // 1: no group
+  std::string leader;           // address of rank 0; with port 0 it binds a free one: WeightPublisher::group_address
+  std::string name;             // of the job: ranks of another are refused
+  ControlHost* host = nullptr;  // borrowed; rank 0 listens with it
+};
+
 struct WeightPublisherOptions {
-  std::vector<std::string> replicas;         // control addresses
+  TrainerGroup group;
+  std::vector<std::string> replicas;         // control addresses; of rank 0 of a group only
   ControlDialer* control = nullptr;          // borrowed
   std::vector<TransportDialer*> transports;  // borrowed; best first, the first that both sides can use is taken
   std::string run;                           // empty: the run of the engine's live version
@@ -44,7 +59,7 @@ struct WeightPublisherOptions {
   Snapshot snapshot = Snapshot::kNone;
   std::int64_t bucket_bytes = 2 << 20;
   std::int32_t credits = 4;               // per route
-  std::int64_t max_bytes_per_second = 0;  // to all replicas together; 0: as fast as it goes
+  std::int64_t max_bytes_per_second = 0;  // of this process, to all replicas together; 0: as fast as it goes
   std::vector<std::string> ignore;        // logical names the engine need not know
   Duration connect_timeout = std::chrono::seconds(5);
   Duration deadline = std::chrono::seconds(60);  // of one publish, all phases
@@ -61,7 +76,7 @@ struct PublishRequest {
 struct ReplicaReport {
   std::string address;
   Status status;      // OK: committed
-  std::string phase;  // where it failed: connect hello plan offer send seal verify flip
+  std::string phase;  // where it failed: group connect hello plan offer send seal verify flip
   TransportKind transport = TransportKind::kLoopback;
   double stage_ms = 0;
   double verify_ms = 0;
@@ -98,14 +113,18 @@ struct PublisherStatus {
 
 class WeightPublisher {
  public:
-  // InvalidArgument "bad_layout" | "no_replica" | "bad_options"
+  // Of a group `source` has one rank: this one. Rank 0 listens from here on.
+  //
+  // InvalidArgument "bad_layout" | "no_replica" | "bad_options"; as ControlHost::Listen
   static Result<std::unique_ptr<WeightPublisher>> Create(WeightPublisherOptions options, TensorSource source);
   virtual ~WeightPublisher() = default;  // cancels a running publish and waits for it
 
   // FailedPrecondition "publish_in_progress"
   virtual Result<std::shared_ptr<PublishHandle>> Publish(PublishRequest request) = 0;
-  // Ends a running publish: its replicas see an Abort "cancelled".
+  // Ends a running publish: its replicas, and the ranks of its group, see an Abort "cancelled".
   virtual void Cancel() = 0;
+  // Where rank 0 of a group listens; empty without a group and on other ranks.
+  virtual std::string group_address() const = 0;
   virtual PublisherStatus status() const = 0;
   virtual std::vector<PublishReport> History() const = 0;  // oldest first; the newest 10 000
   // As WeightReceiver::WaitForChange.

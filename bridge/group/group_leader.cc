@@ -52,6 +52,7 @@ Result<int> GroupLeader::Admit(ControlChannel& channel) {
   }
   RETURN_IF_ERROR(CheckJoin(*join));
   MutexLock lock(mu_);
+  if (disbanded_) return Status::Unavailable("peer_lost", "the leader stops");
   Member& member = members_[static_cast<std::size_t>(join->rank)];
   if (member.channel != nullptr) {
     return Status::Unavailable("rank_taken", fmt::format("trainer rank {} is process {} at {}", join->rank,
@@ -211,6 +212,14 @@ void GroupLeader::Conclude(GroupOutcome outcome) {
   MutexLock lock(mu_);
   outcome.round = round_;
   SendToAll(outcome);
+}
+
+void GroupLeader::Disband() {
+  MutexLock lock(mu_);
+  disbanded_ = true;
+  for (const Member& member : members_) {
+    if (member.channel != nullptr) member.channel->StopReceiving();
+  }
 }
 
 bool GroupLeader::Agreement::Settled() const {

@@ -56,6 +56,9 @@ class GroupLeader final : public SenderTeam {
   // Ends the round; `outcome.round` is filled in.
   void Conclude(GroupOutcome outcome) EXCLUDES(mu_);
 
+  // Lets every member go; whoever serves one returns. The leader is of no use any more.
+  void Disband() EXCLUDES(mu_);
+
   Result<std::vector<TransportEndpoint>> Agree(const TeamConnection& connection,
                                                const std::vector<TransportEndpoint>& endpoints, Deadline deadline,
                                                const std::stop_token& stop) override EXCLUDES(mu_);
@@ -104,6 +107,7 @@ class GroupLeader final : public SenderTeam {
   std::shared_ptr<const Layout> layout_ GUARDED_BY(mu_);
   std::uint64_t round_ GUARDED_BY(mu_) = 0;
   bool gathering_ GUARDED_BY(mu_) = false;
+  bool disbanded_ GUARDED_BY(mu_) = false;
   std::map<std::uint64_t, Agreement> agreements_ GUARDED_BY(mu_);  // by connection
   std::map<SessionId, GroupSession*> sessions_ GUARDED_BY(mu_);    // while they last
 };

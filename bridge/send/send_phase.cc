@@ -4,6 +4,8 @@ namespace bascule {
 
 std::string_view SendPhaseName(SendPhase phase) {
   switch (phase) {
+    case SendPhase::kGroup:
+      return "group";
     case SendPhase::kConnect:
       return "connect";
     case SendPhase::kHello:

@@ -8,7 +8,7 @@
 
 namespace bascule {
 
-enum class SendPhase : std::uint8_t { kConnect, kHello, kPlan, kOffer, kSend, kSeal, kVerify, kFlip };
+enum class SendPhase : std::uint8_t { kGroup, kConnect, kHello, kPlan, kOffer, kSend, kSeal, kVerify, kFlip };
 
 std::string_view SendPhaseName(SendPhase phase);  // "connect"
 

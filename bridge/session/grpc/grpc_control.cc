@@ -92,10 +92,14 @@ Result<std::unique_ptr<ControlChannel>> GrpcControlDialer::Dial(const std::strin
 
 namespace {
 
+constexpr Duration kFarewell = std::chrono::seconds(1);
+
 class ServerOfOne final : public ControlHost::Listener {
  public:
   ServerOfOne(std::unique_ptr<GrpcControlService> service, std::unique_ptr<GrpcServer> server)
       : service_(std::move(service)), server_(std::move(server)) {}
+  // Handlers that are about to return get to say their last.
+  ~ServerOfOne() override { server_->Stop(kFarewell); }
   std::string address() const override { return server_->address(); }
 
  private:

@@ -1,0 +1,57 @@
+#include "trainer_side/member_driver.h"
+
+#include <utility>
+
+#include "bridge/send/send_phase.h"
+#include "device/host/host_memory.h"
+#include "trainer_side/group_report.h"
+
+namespace bascule {
+
+MemberDriver::MemberDriver(WeightPublisherOptions options, const TensorSource& source)
+    : options_(std::move(options)), source_(source) {
+  if (options_.max_bytes_per_second > 0) pacer_.emplace(options_.max_bytes_per_second, *options_.clock);
+  member_.emplace(GroupMemberOptions{.leader = options_.group.leader,
+                                     .group = options_.group.name,
+                                     .rank = options_.group.rank,
+                                     .world_size = options_.group.world_size,
+                                     .control = options_.control,
+                                     .transports = options_.transports,
+                                     .pacer = pacer_ ? &*pacer_ : nullptr,
+                                     .clock = options_.clock},
+                  source_.layout());
+}
+
+PublishReport MemberDriver::Run(const PublishRequest& request, const WeightVersion& /*newest*/, PendingPublish& pending,
+                                Deadline deadline, const std::stop_token& stop) {
+  const RoundHooks hooks{.source = [&](const std::vector<TensorSpec>& wire) { return SourceOf(wire, pending); },
+                         .packed = [&] { pending.SetPacked(); }};
+  const Result<GroupOutcome> outcome = member_->TakePart(request.number, hooks, deadline, stop);
+  PublishReport report;
+  if (outcome.ok()) {
+    report = ReportOf(*outcome);
+  } else {
+    report.replicas.push_back({.address = options_.group.leader,
+                               .status = outcome.status(),
+                               .phase = std::string(SendPhaseName(SendPhase::kGroup))});
+  }
+  report.packed_ms = pending.packed_ms();
+  return report;
+}
+
+Result<const WeightSource*> MemberDriver::SourceOf(const std::vector<TensorSpec>& wire, PendingPublish& pending) {
+  const WeightSource* source = &source_;
+  if (options_.snapshot == Snapshot::kHost) {
+    if (snapshot_ == nullptr || snapshot_->wire() != wire) {
+      snapshot_.reset();  // both at once might not fit
+      ASSIGN_OR_RETURN(snapshot_, HostSnapshot::Create(source_, wire, HostMemory()));
+    }
+    snapshot_->Copy();
+    pending.SetPacked();
+    source = snapshot_.get();
+  }
+  as_rank_.emplace(*source, options_.group.rank, options_.group.world_size);
+  return &*as_rank_;
+}
+
+}  // namespace bascule

@@ -1,0 +1,37 @@
+// Takes part in the publishes that trainer rank 0 leads: sends what this process holds, and hears what became of it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "bridge/group/group_member.h"
+#include "bridge/group/rank_source.h"
+#include "bridge/send/send_pacer.h"
+#include "trainer_side/publish_driver.h"
+#include "trainer_side/snapshot.h"
+
+namespace bascule {
+
+class MemberDriver final : public PublishDriver {
+ public:
+  // Borrows `source`, which has one rank.
+  MemberDriver(WeightPublisherOptions options, const TensorSource& source);
+
+  // The number is the leader's choice; one that is asked for here is compared with it.
+  PublishReport Run(const PublishRequest& request, const WeightVersion& newest, PendingPublish& pending,
+                    Deadline deadline, const std::stop_token& stop) override;
+
+ private:
+  // What sessions read: the tensors, or a copy that is made now.
+  Result<const WeightSource*> SourceOf(const std::vector<TensorSpec>& wire, PendingPublish& pending);
+
+  const WeightPublisherOptions options_;
+  const TensorSource& source_;
+  std::optional<SendPacer> pacer_;
+  std::unique_ptr<HostSnapshot> snapshot_;
+  std::optional<RankSource> as_rank_;
+  std::optional<GroupMember> member_;
+};
+
+}  // namespace bascule

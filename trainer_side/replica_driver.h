@@ -1,0 +1,73 @@
+// Leads a publish: connects to the replicas, chooses the number, runs a session to each. In a group it has first the
+// other ranks come together, and tells them in the end what became of it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "bridge/group/group_leader.h"
+#include "bridge/group/rank_source.h"
+#include "bridge/send/plan_cache.h"
+#include "bridge/send/publish_session.h"
+#include "bridge/send/replica_connection.h"
+#include "bridge/send/send_pacer.h"
+#include "trainer_side/publish_driver.h"
+#include "trainer_side/snapshot.h"
+
+namespace bascule {
+
+class ReplicaDriver final : public PublishDriver {
+ public:
+  // Borrows `source`. Of a group: listens.
+  //
+  // as ControlHost::Listen
+  static Result<std::unique_ptr<ReplicaDriver>> Create(WeightPublisherOptions options, const TensorSource& source);
+  ~ReplicaDriver() override;
+
+  PublishReport Run(const PublishRequest& request, const WeightVersion& newest, PendingPublish& pending,
+                    Deadline deadline, const std::stop_token& stop) override;
+  std::string group_address() const override { return listener_ == nullptr ? "" : listener_->address(); }
+
+ private:
+  // A replica and how the publish under way fares there. Touched by one thread at a time.
+  struct Replica {
+    std::unique_ptr<ReplicaConnection> connection;
+    SendReport sent;
+    bool Failed() const { return !sent.status.ok(); }
+  };
+
+  ReplicaDriver(WeightPublisherOptions options, const TensorSource& source);
+
+  // The phases of one publish.
+  void GatherGroup(const PublishRequest& request, Deadline deadline, const std::stop_token& stop);
+  void OpenReplicas(Deadline deadline, const std::stop_token& stop);
+  // Every replica of a publish takes the same tensors in the same types: a version is one set of bytes.
+  void RefuseOtherTensors();
+  Result<VersionOffer> ChooseVersion(const PublishRequest& request, const WeightVersion& newest);
+  Status TakeSnapshot();
+  void SendToReplicas(const VersionOffer& offer, PendingPublish& pending, Deadline deadline,
+                      const std::stop_token& stop);
+  PublishReport Report(const VersionOffer& offer, const PendingPublish& pending) const;
+
+  const Layout& layout() const { return group_layout_ == nullptr ? source_.layout() : *group_layout_; }
+  void FailAll(const Status& why);
+  std::vector<Replica*> Standing();  // those that have not failed
+  template <typename Act>
+  void ForEachStanding(const Act& act);
+
+  const WeightPublisherOptions options_;
+  const TensorSource& source_;
+  std::optional<SendPacer> pacer_;
+  PlanCache plans_;
+  std::unique_ptr<GroupLeader> leader_;         // null without a group
+  std::shared_ptr<const Layout> group_layout_;  // of the last round; shared with the leader
+  std::vector<Replica> replicas_;
+  std::unique_ptr<HostSnapshot> snapshot_;
+  std::uint64_t term_ = 1;                           // each takeover raises it
+  std::unique_ptr<ControlHost::Listener> listener_;  // last: its threads use the leader
+};
+
+}  // namespace bascule
