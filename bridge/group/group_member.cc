@@ -29,8 +29,7 @@ Result<GroupOutcome> GroupMember::TakePart(std::optional<std::uint64_t> number, 
   Status status = Join(deadline, stop);
   if (status.ok()) status = inbox_->Send(GroupEnter{.round = round_, .number = number});
   Result<GroupOutcome> outcome = status.ok() ? FollowLeader(hooks, deadline, stop) : status;
-  sessions_.clear();
-  source_ = nullptr;
+  EndSessions();
   hooks.packed();
   ++round_;
   if (outcome.ok()) return outcome;
@@ -39,11 +38,15 @@ Result<GroupOutcome> GroupMember::TakePart(std::optional<std::uint64_t> number, 
 }
 
 Status GroupMember::Join(Deadline deadline, const std::stop_token& stop) {
+  if (inbox_ != nullptr && inbox_->Stands()) return OkStatus();
+  Status why;  // of the last try that had time for an answer
   while (true) {
-    const Status joined = inbox_ != nullptr && inbox_->Stands() ? OkStatus() : TryToJoin(deadline, stop);
+    const Status joined = TryToJoin(deadline, stop);
     if (joined.ok()) return joined;
     Leave(joined);
-    if (!IsWorthAnotherTry(joined) || deadline.Passed(*options_.clock)) return joined;
+    const bool in_time = !deadline.Passed(*options_.clock);
+    if (in_time || why.ok()) why = joined;
+    if (!in_time || !IsWorthAnotherTry(joined)) return why;
     const TimePoint next = std::min(deadline.point(), options_.clock->Now() + kTryAgain);
     if (!options_.clock->SleepUntil(next, stop)) return Status::Cancelled("cancelled", "the publisher stopped it");
   }
@@ -183,6 +186,18 @@ Status GroupMember::StartSession(const GroupSend& order, const RoundHooks& hooks
   sessions_[order.session] = std::make_unique<MemberSession>(
       connection->second, *source_, order, **dialer, options_.pacer, *options_.clock, [this] { inbox_->Wake(); });
   return OkStatus();
+}
+
+void GroupMember::EndSessions() {
+  while (!sessions_.empty()) {
+    const auto first = sessions_.begin();
+    if (first->second->idle()) {
+      sessions_.erase(first);
+    } else {
+      EndSession(first->first);
+    }
+  }
+  source_ = nullptr;
 }
 
 // Routes of a session that failed cannot be used again.

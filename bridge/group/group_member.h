@@ -73,6 +73,7 @@ class GroupMember {
   Status OnSend(const GroupSend& order, const RoundHooks& hooks);
   Status StartSession(const GroupSend& order, const RoundHooks& hooks);
   void EndSession(SessionId session);
+  void EndSessions();
   Status TellNews();
 
   const GroupMemberOptions options_;

@@ -16,7 +16,7 @@ MemberSession::MemberSession(MemberConnection& connection, const WeightSource& s
       worker_("member-session", [this](std::stop_token) { Run(std::nullopt); }) {}
 
 MemberSession::~MemberSession() {
-  Cancel();
+  if (!idle()) Cancel();
   worker_.Join();
 }
 
@@ -28,7 +28,7 @@ SessionMessage MemberSession::TakeNews() {
 }
 
 Status MemberSession::SendAgain(const std::vector<std::uint32_t>& buckets) {
-  if (worker_.joinable() || !status_.ok()) {
+  if (!idle() || !status_.ok()) {
     return Status::InvalidArgument("unexpected_message", "Missing before GroupSent");
   }
   const Plan& plan = packer_.plan();

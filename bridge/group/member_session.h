@@ -34,8 +34,10 @@ class MemberSession {
   // Borrows all. `on_news` is called from another thread when has_news has become true.
   MemberSession(MemberConnection& connection, const WeightSource& source, const GroupSend& terms,
                 TransportDialer& dialer, SendPacer* pacer, Clock& clock, std::function<void()> on_news);
-  ~MemberSession();  // cancels and joins
+  ~MemberSession();  // cancels what is under way, and joins
 
+  // Nothing is under way, and there is no news: the routes can be used by another session.
+  bool idle() const { return !worker_.joinable(); }
   // The buckets that were begun are acknowledged, or there is a failure.
   bool has_news() const { return has_news_; }
   // GroupSent or Abort, once for every piece of news. Nothing of the source is read any more before SendAgain.

@@ -33,10 +33,11 @@ struct ScriptedEngine::Connection {
   ControlChannel& channel;
   std::uint64_t id = next_connection++;
   Plan plan;
-  SessionId session;                 // under mu_
-  std::set<std::uint32_t> received;  // under mu_
-  bool stalled = false;              // under mu_
-  std::vector<std::unique_ptr<BucketReceiver>> routes;
+  SessionId session;                                    // under mu_
+  std::set<std::uint32_t> received;                     // under mu_
+  bool stalled = false;                                 // under mu_
+  bool over = false;                                    // under mu_
+  std::vector<std::unique_ptr<BucketReceiver>> routes;  // under mu_
   std::vector<Worker> workers;
 };
 
@@ -106,7 +107,11 @@ void ScriptedEngine::Serve(ControlChannel& channel) {
   }
   channel.Cancel();
   listener_->Forget(connection.id);
-  for (const auto& route : connection.routes) route->Cancel();
+  {
+    MutexLock lock(mu_);
+    connection.over = true;
+    for (const auto& route : connection.routes) route->Cancel();
+  }
   connection.workers.clear();
 }
 
@@ -191,21 +196,24 @@ bool ScriptedEngine::OnOffer(Connection& connection, const Offer& offer) {
     }
   }
   if (!connection.channel.Send(Accept{offer.session}).ok()) return false;
-  while (connection.routes.size() < connection.plan.routes.size()) {
-    auto route = listener_->Accept(connection.id, connection.plan.routes[connection.routes.size()],
-                                   Deadline::After(clock_, kLongTime));
-    if (!route.ok()) return false;
-    BucketReceiver& receiver = **route;
-    {
-      MutexLock lock(mu_);
-      account_.credits.push_back(receiver.hello().credits);
-      account_.frame_limits.push_back(receiver.hello().frame_bytes);
-    }
-    connection.routes.push_back(std::move(*route));
-    connection.workers.emplace_back(
-        "route", [this, &connection, &receiver](std::stop_token) { ReceiveBuckets(connection, receiver); });
+  while (connection.workers.size() < connection.plan.routes.size()) {
+    const Route route = connection.plan.routes[connection.workers.size()];
+    connection.workers.emplace_back("route", [this, &connection, route](std::stop_token) {
+      if (BucketReceiver* receiver = AcceptRoute(connection, route)) ReceiveBuckets(connection, *receiver);
+    });
   }
   return true;
+}
+
+BucketReceiver* ScriptedEngine::AcceptRoute(Connection& connection, Route route) {
+  auto accepted = listener_->Accept(connection.id, route, Deadline::After(clock_, kLongTime));
+  if (!accepted.ok()) return nullptr;
+  MutexLock lock(mu_);
+  if (connection.over) return nullptr;
+  account_.credits.push_back((*accepted)->hello().credits);
+  account_.frame_limits.push_back((*accepted)->hello().frame_bytes);
+  connection.routes.push_back(std::move(*accepted));
+  return connection.routes.back().get();
 }
 
 void ScriptedEngine::ReceiveBuckets(Connection& connection, BucketReceiver& route) {

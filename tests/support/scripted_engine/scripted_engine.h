@@ -84,6 +84,8 @@ class ScriptedEngine {
   bool OnFlip(Connection& connection, const Flip& flip);
   // Waits while the script holds this step. True when it wants something else than an answer, which is then done.
   bool Misbehaves(EngineStep step, Connection& connection);
+  // Null when the connection ends before its publisher has called.
+  BucketReceiver* AcceptRoute(Connection& connection, Route route) EXCLUDES(mu_);
   void ReceiveBuckets(Connection& connection, BucketReceiver& route);
   // What to acknowledge, or nothing when the script ends the route.
   std::optional<BucketAck> TakeFrame(Connection& connection, std::span<const std::byte> frame);

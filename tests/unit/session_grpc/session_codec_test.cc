@@ -66,7 +66,28 @@ std::vector<SessionMessage> OneOfEach() {
           Ready{SessionId{4}, 1.5, 0.25},
           Flip{SessionId{5}, 12},
           Committed{SessionId{6}, report},
-          Abort{SessionId{7}, Status::DataLoss("digest_mismatch", "tensor x")}};
+          Abort{SessionId{7}, Status::DataLoss("digest_mismatch", "tensor x")},
+          GroupJoin{kWireVersion, "job", 3, 8, InstanceId{11}, SomeLayout()},
+          GroupWelcome{InstanceId{12}, 5},
+          GroupEnter{6, 17},
+          GroupLayout{SomeLayout()},
+          GroupPlan{"engine:1", 9, SomeLayout(), {4096, {"*.bias"}}, Hash(6), {{TransportKind::kShm, "/p"}}},
+          GroupPlanned{9, Status::FailedPrecondition("plan_mismatch", "x"), {TransportKind::kGrpc, TransportKind::kShm}},
+          GroupSend{SessionId{8}, 9, {TransportKind::kGrpc, "h:1"}, 8192, 4, std::chrono::microseconds(77)},
+          GroupSent{SessionId{8}, {TensorDigest{{1, 2, 3, 4}}, TensorDigest{}}, 1 << 20},
+          GroupPacked{6},
+          GroupOutcome{6,
+                       {"run", 8, Hash(7)},
+                       100,
+                       200,
+                       {{"engine:1", Status::Unavailable("rank_lost", "trainer rank 2"), "send", TransportKind::kShm, 1, 2,
+                         report},
+                        {"engine:2", OkStatus(), "", TransportKind::kGrpc, 3, 4, report}}}};
+}
+
+template <typename T>
+T RoundTrip(const SessionMessage& message) {
+  return std::get<T>(*DecodeSessionMessage(EncodeSessionMessage(message)));
 }
 
 // Messages have no operator==: equal bytes of a deterministic encoding stand for it, after the fields that matter.
@@ -105,6 +126,43 @@ TEST(SessionCodecTest, EveryMessageSurvivesTheRoundTrip) {
   EXPECT_EQ(committed.report.kv, (KvReport{1, 2, 3, 4, 5}));
   EXPECT_EQ(committed.report.version, std::get<Committed>(all[8]).report.version);
   EXPECT_EQ(std::get<Abort>(*DecodeSessionMessage(EncodeSessionMessage(all[9]))).why, std::get<Abort>(all[9]).why);
+}
+
+TEST(SessionCodecTest, MessagesOfATrainerGroupKeepWhatTheySay) {
+  const auto all = OneOfEach();
+  ASSERT_EQ(all.size(), std::variant_size_v<SessionMessage>);
+
+  const auto join = RoundTrip<GroupJoin>(all[10]);
+  EXPECT_EQ(join.group, "job");
+  EXPECT_EQ(join.rank, 3);
+  EXPECT_EQ(join.world_size, 8);
+  EXPECT_EQ(join.instance, InstanceId{11});
+  EXPECT_EQ(join.part, SomeLayout());
+  EXPECT_EQ(RoundTrip<GroupWelcome>(all[11]).round, 5U);
+  EXPECT_EQ(RoundTrip<GroupEnter>(all[12]).number, 17U);
+  EXPECT_EQ(RoundTrip<GroupEnter>(GroupEnter{6, std::nullopt}).number, std::nullopt);
+  EXPECT_EQ(RoundTrip<GroupLayout>(all[13]).layout, SomeLayout());
+  const auto plan = RoundTrip<GroupPlan>(all[14]);
+  EXPECT_EQ(plan.replica, "engine:1");
+  EXPECT_EQ(plan.engine_layout, SomeLayout());
+  EXPECT_EQ(plan.plan_options, (PlanOptions{4096, {"*.bias"}}));
+  EXPECT_EQ(plan.plan_digest, Hash(6));
+  EXPECT_EQ(plan.endpoints, std::get<GroupPlan>(all[14]).endpoints);
+  const auto planned = RoundTrip<GroupPlanned>(all[15]);
+  EXPECT_EQ(planned.status, std::get<GroupPlanned>(all[15]).status);
+  EXPECT_EQ(planned.transports, std::get<GroupPlanned>(all[15]).transports);
+  const auto send = RoundTrip<GroupSend>(all[16]);
+  EXPECT_EQ(send.endpoint, (TransportEndpoint{TransportKind::kGrpc, "h:1"}));
+  EXPECT_EQ(send.frame_bytes, 8192);
+  EXPECT_EQ(send.credits, 4);
+  EXPECT_EQ(send.time_left, std::chrono::microseconds(77));
+  EXPECT_EQ(RoundTrip<GroupSent>(all[17]).totals, std::get<GroupSent>(all[17]).totals);
+  EXPECT_EQ(RoundTrip<GroupSent>(all[17]).wire_bytes, 1 << 20);
+  const auto outcome = RoundTrip<GroupOutcome>(all[19]);
+  EXPECT_EQ(outcome.version, std::get<GroupOutcome>(all[19]).version);
+  EXPECT_EQ(outcome.replicas[0].status, std::get<GroupOutcome>(all[19]).replicas[0].status);
+  EXPECT_TRUE(outcome.replicas[1].status.ok());
+  EXPECT_EQ(outcome.replicas[1].flip.kv, (KvReport{1, 2, 3, 4, 5}));
 }
 
 TEST(SessionCodecTest, AFieldOutOfItsBoundsIsABadMessageThatNamesIt) {
