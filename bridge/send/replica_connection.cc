@@ -32,9 +32,9 @@ Status ReplicaConnection::Connect(const Layout& sender, Deadline deadline, std::
   credits_ = std::min({options_.credits, reply.max_credits, kMaxCredits});
 
   Enter(SendPhase::kPlan);
+  RETURN_IF_ERROR(ChooseTransport(reply.endpoints));
   ASSIGN_OR_RETURN(plan_, plans_.PlanFor(sender, reply.engine_layout, options_.plan));
-  ASSIGN_OR_RETURN(const std::vector<TransportEndpoint> endpoints, AgreeWithTeam(reply, deadline, stop));
-  RETURN_IF_ERROR(ChooseTransport(endpoints));
+  if (options_.team != nullptr) RETURN_IF_ERROR(AgreeWithTeam(reply, deadline, stop));
   frame_bytes_ = MaxFrameBytes(*plan_);
   if (frame_bytes_ <= kMaxFrameBytes) return OkStatus();
   return Status::InvalidArgument("bad_options", fmt::format("bucket_bytes={} gives frames of {}, at most {} go",
@@ -59,15 +59,15 @@ Result<HelloReply> ReplicaConnection::ExchangeHello(const Layout& sender, Deadli
   return std::move(*reply);
 }
 
-Result<std::vector<TransportEndpoint>> ReplicaConnection::AgreeWithTeam(const HelloReply& reply, Deadline deadline,
-                                                                        const std::stop_token& stop) {
-  if (options_.team == nullptr) return reply.endpoints;
-  return options_.team->Agree({.replica = options_.address,
-                               .connection = reply.connection,
-                               .engine_layout = reply.engine_layout,
-                               .plan_options = options_.plan,
-                               .plan = *plan_},
-                              reply.endpoints, deadline, stop);
+Status ReplicaConnection::AgreeWithTeam(const HelloReply& reply, Deadline deadline, const std::stop_token& stop) {
+  ASSIGN_OR_RETURN(const std::vector<TransportEndpoint> usable,
+                   options_.team->Agree({.replica = options_.address,
+                                         .connection = reply.connection,
+                                         .engine_layout = reply.engine_layout,
+                                         .plan_options = options_.plan,
+                                         .plan = *plan_},
+                                        reply.endpoints, deadline, stop));
+  return ChooseTransport(usable);
 }
 
 Status ReplicaConnection::ChooseTransport(const std::vector<TransportEndpoint>& endpoints) {

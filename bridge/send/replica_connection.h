@@ -86,9 +86,8 @@ class ReplicaConnection {
  private:
   Status Connect(const Layout& sender, Deadline deadline, std::stop_token stop);
   Result<HelloReply> ExchangeHello(const Layout& sender, Deadline deadline, std::stop_token stop);
-  // Those that the team can use too.
-  Result<std::vector<TransportEndpoint>> AgreeWithTeam(const HelloReply& reply, Deadline deadline,
-                                                       const std::stop_token& stop);
+  // The same plan everywhere, and a transport that the team can use too.
+  Status AgreeWithTeam(const HelloReply& reply, Deadline deadline, const std::stop_token& stop);
   Status ChooseTransport(const std::vector<TransportEndpoint>& endpoints);
 
   const ConnectionOptions options_;

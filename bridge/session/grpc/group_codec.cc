@@ -7,13 +7,13 @@
 namespace bascule {
 namespace {
 
-void ToProto(const Status& failure, v1::Failure* proto) {
+void ToProto(const Status& failure, v1::Error* proto) {
   proto->set_code(std::string(StatusCodeName(failure.code())));
   proto->set_reason(failure.reason());
   proto->set_message(failure.message());
 }
 
-Status StatusFromProto(std::string_view field, const v1::Failure& proto, Status& failure) {
+Status StatusFromProto(std::string_view field, const v1::Error& proto, Status& failure) {
   return FailureFromProto(field, proto.code(), proto.reason(), proto.message(), failure);
 }
 
