@@ -8,9 +8,10 @@
 namespace bascule {
 namespace {
 
-Status BadShard(const ShardView& shard, const std::string& why) {
-  return Status::InvalidArgument("bad_shard", fmt::format("tensor={} {}", shard.tensor.name, why));
+Status BadShard(std::string_view name, const std::string& why) {
+  return Status::InvalidArgument("bad_shard", fmt::format("tensor={} {}", name, why));
 }
+Status BadShard(const ShardView& shard, const std::string& why) { return BadShard(shard.tensor.name, why); }
 
 // The bytes of the tensor must be a number we can count with; boxes inside it then are too.
 bool SizeIsCountable(const TensorSpec& tensor) {
@@ -44,10 +45,13 @@ TensorSource::TensorSource(int trainer_ranks, const WeightSource& backing) : Ten
   backing_ = &backing;
 }
 
+TensorSource::TensorSource(int trainer_ranks, std::vector<TensorSpec> tensors) : TensorSource(trainer_ranks) {
+  layout_.tensors = std::move(tensors);
+  for (std::size_t t = 0; t < layout_.tensors.size(); ++t) logical_of_.try_emplace(layout_.tensors[t].name, t);
+}
+
 Status TensorSource::Add(int trainer_rank, const ShardView& shard) {
-  if (trainer_rank < 0 || std::cmp_greater_equal(trainer_rank, layout_.ranks.size())) {
-    return BadShard(shard, fmt::format("trainer_rank={} of {}", trainer_rank, layout_.ranks.size()));
-  }
+  RETURN_IF_ERROR(CheckTrainerRank(trainer_rank, shard.tensor.name));
   RETURN_IF_ERROR(CheckShard(shard));
   const auto [known, is_new] = logical_of_.try_emplace(shard.tensor.name, layout_.tensors.size());
   if (is_new) {
@@ -70,6 +74,47 @@ Status TensorSource::Add(int trainer_rank, const ShardView& shard) {
                        .logical_box = shard.box});
   data_[static_cast<std::size_t>(trainer_rank)].push_back(static_cast<const std::byte*>(shard.data));
   return OkStatus();
+}
+
+Status TensorSource::AddLocal(int trainer_rank, const LocalTensor& local, std::vector<MapRow> rows, const void* data) {
+  RETURN_IF_ERROR(CheckTrainerRank(trainer_rank, local.name));
+  for (MapRow& row : rows) row.local = 0;
+  RankLayout alone{.tensors = {local}, .rows = std::move(rows)};
+  RETURN_IF_ERROR(CheckRank(alone, layout_.tensors));
+  const bool is_read =
+      std::ranges::any_of(alone.rows, [](const MapRow& row) { return row.logical != kFill && !row.local_box.Empty(); });
+  if (is_read && data == nullptr) return BadShard(local.name, "has no data");
+  RankLayout& rank = layout_.ranks[static_cast<std::size_t>(trainer_rank)];
+  for (MapRow& row : alone.rows) {
+    row.local = static_cast<std::int32_t>(rank.tensors.size());
+    rank.rows.push_back(row);
+  }
+  rank.tensors.push_back(local);
+  data_[static_cast<std::size_t>(trainer_rank)].push_back(static_cast<const std::byte*>(data));
+  return OkStatus();
+}
+
+Status TensorSource::AddRank(int trainer_rank, const RankLayout& rank, std::span<const void* const> data) {
+  if (data.size() != rank.tensors.size()) {
+    return BadShard(fmt::format("trainer_rank={}", trainer_rank),
+                    fmt::format("{} addresses for {} tensors", data.size(), rank.tensors.size()));
+  }
+  std::vector<std::vector<MapRow>> rows_of(rank.tensors.size());
+  for (const MapRow& row : rank.rows) {
+    if (row.local < 0 || std::cmp_greater_equal(row.local, rows_of.size())) {
+      return Status::InvalidArgument("bad_layout", fmt::format("local index {} of {}", row.local, rows_of.size()));
+    }
+    rows_of[static_cast<std::size_t>(row.local)].push_back(row);
+  }
+  for (std::size_t t = 0; t < rank.tensors.size(); ++t) {
+    RETURN_IF_ERROR(AddLocal(trainer_rank, rank.tensors[t], std::move(rows_of[t]), data[t]));
+  }
+  return OkStatus();
+}
+
+Status TensorSource::CheckTrainerRank(int trainer_rank, std::string_view name) const {
+  if (trainer_rank >= 0 && std::cmp_less(trainer_rank, layout_.ranks.size())) return OkStatus();
+  return BadShard(name, fmt::format("trainer_rank={} of {}", trainer_rank, layout_.ranks.size()));
 }
 
 const std::byte* TensorSource::Base(int sender_rank, int tensor) const {

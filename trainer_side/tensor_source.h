@@ -4,6 +4,11 @@
 //   TensorSource source(/*trainer_ranks=*/2);
 //   source.Add(0, {.tensor = {"model.norm.weight", DType::kF32, {64}}, .box = Box::Whole({64}), .data = p});
 //
+// Or as a trainer layout (trainer_side/layouts) has it: the framework's own tensors, with their rows.
+//
+//   TensorSource source(/*trainer_ranks=*/2, layout.tensors);
+//   source.AddRank(0, layout.ranks[0], addresses);
+//
 // Thread-safety: thread-compatible.
 #pragma once
 
@@ -12,6 +17,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -33,11 +39,25 @@ class TensorSource final : public WeightSource {
   explicit TensorSource(int trainer_ranks);
   // As above, but the addresses of Add are those of `backing`, which reads what lies there; borrowed.
   TensorSource(int trainer_ranks, const WeightSource& backing);
+  // With the logical tensors that the rows of AddLocal name by their index.
+  TensorSource(int trainer_ranks, std::vector<TensorSpec> tensors);
+
   // A shard without elements may have null data. A refused shard leaves the source as it was.
   //
   // InvalidArgument "bad_shard"  rank, box outside the tensor, null data, another shape or dtype than before for the
   // name
   Status Add(int trainer_rank, const ShardView& shard);
+  // Local tensor `local`, under its own name, and its rows; MapRow::local is not looked at. Element 0 lies at `data`,
+  // the others by LocalTensor::stride. What no row covers (padding) is not read; without elements in rows `data` may be
+  // null. A refused tensor leaves the source as it was.
+  //
+  // InvalidArgument "bad_shard"   no such rank, null data
+  // InvalidArgument "bad_layout"  as CheckRank
+  Status AddLocal(int trainer_rank, const LocalTensor& local, std::vector<MapRow> rows, const void* data);
+  // All local tensors of a rank, with an address for each.
+  //
+  // InvalidArgument "bad_shard"  another number of addresses; else as AddLocal
+  Status AddRank(int trainer_rank, const RankLayout& rank, std::span<const void* const> data);
 
   const Layout& layout() const override { return layout_; }
   const std::byte* Base(int sender_rank, int tensor) const override;
@@ -45,6 +65,8 @@ class TensorSource final : public WeightSource {
   void Release(std::span<const std::byte> memory) const override;
 
  private:
+  Status CheckTrainerRank(int trainer_rank, std::string_view name) const;
+
   const WeightSource* backing_ = nullptr;
   Layout layout_;
   std::map<std::string, std::size_t> logical_of_;    // name -> index into layout_.tensors

@@ -81,6 +81,11 @@ Status CheckTensors(const std::vector<TensorSpec>& tensors);
 // InvalidArgument "bad_layout"  names rank, row and numbers
 Status CheckLayout(const Layout& layout);
 
+// The part of it that is about one rank, on logical tensors that pass CheckTensors.
+//
+// InvalidArgument "bad_layout"  names row and numbers
+Status CheckRank(const RankLayout& rank, const std::vector<TensorSpec>& tensors);
+
 // Identity of a layout: SHA-256 of a canonical encoding. Equal layouts, equal digests.
 Hash256 LayoutDigest(const Layout& layout);
 

@@ -52,7 +52,7 @@ Status CheckStride(const LocalTensor& tensor) {
 }
 
 // What is wrong with a row; empty when nothing is.
-std::string FaultOfRow(const MapRow& row, const RankLayout& rank, const Layout& layout) {
+std::string FaultOfRow(const MapRow& row, const RankLayout& rank, const std::vector<TensorSpec>& tensors) {
   const auto in_range = [](std::int32_t index, std::size_t count) {
     return index >= 0 && static_cast<std::size_t>(index) < count;
   };
@@ -64,10 +64,10 @@ std::string FaultOfRow(const MapRow& row, const RankLayout& rank, const Layout& 
     return fmt::format("local box outside tensor={} shape={}", local.name, local.shape.ToString());
   }
   if (row.logical == kFill) return "";
-  if (!in_range(row.logical, layout.tensors.size())) {
-    return fmt::format("logical index {} of {} tensors", row.logical, layout.tensors.size());
+  if (!in_range(row.logical, tensors.size())) {
+    return fmt::format("logical index {} of {} tensors", row.logical, tensors.size());
   }
-  const TensorSpec& logical = layout.tensors[static_cast<std::size_t>(row.logical)];
+  const TensorSpec& logical = tensors[static_cast<std::size_t>(row.logical)];
   if (!FitsIn(row.logical_box, logical.shape)) {
     return fmt::format("logical box outside tensor={} shape={}", logical.name, logical.shape.ToString());
   }
@@ -82,21 +82,6 @@ std::string FaultOfRow(const MapRow& row, const RankLayout& rank, const Layout& 
   return "";
 }
 
-Status CheckRank(const RankLayout& rank, const Layout& layout) {
-  std::unordered_set<std::string_view> names;
-  for (const LocalTensor& tensor : rank.tensors) {
-    RETURN_IF_ERROR(CheckName(tensor.name));
-    if (!names.insert(tensor.name).second) return BadLayout("two local tensors are named " + tensor.name);
-    RETURN_IF_ERROR(CheckShape(tensor.name, tensor.dtype, tensor.shape));
-    RETURN_IF_ERROR(CheckStride(tensor));
-  }
-  for (std::size_t i = 0; i < rank.rows.size(); ++i) {
-    const std::string fault = FaultOfRow(rank.rows[i], rank, layout);
-    if (!fault.empty()) return BadLayout(fmt::format("row {}: {}", i, fault));
-  }
-  return OkStatus();
-}
-
 }  // namespace
 
 Status CheckTensors(const std::vector<TensorSpec>& tensors) {
@@ -109,10 +94,25 @@ Status CheckTensors(const std::vector<TensorSpec>& tensors) {
   return OkStatus();
 }
 
+Status CheckRank(const RankLayout& rank, const std::vector<TensorSpec>& tensors) {
+  std::unordered_set<std::string_view> names;
+  for (const LocalTensor& tensor : rank.tensors) {
+    RETURN_IF_ERROR(CheckName(tensor.name));
+    if (!names.insert(tensor.name).second) return BadLayout("two local tensors are named " + tensor.name);
+    RETURN_IF_ERROR(CheckShape(tensor.name, tensor.dtype, tensor.shape));
+    RETURN_IF_ERROR(CheckStride(tensor));
+  }
+  for (std::size_t i = 0; i < rank.rows.size(); ++i) {
+    const std::string fault = FaultOfRow(rank.rows[i], rank, tensors);
+    if (!fault.empty()) return BadLayout(fmt::format("row {}: {}", i, fault));
+  }
+  return OkStatus();
+}
+
 Status CheckLayout(const Layout& layout) {
   RETURN_IF_ERROR(CheckTensors(layout.tensors));
   for (std::size_t r = 0; r < layout.ranks.size(); ++r) {
-    const Status status = CheckRank(layout.ranks[r], layout);
+    const Status status = CheckRank(layout.ranks[r], layout.tensors);
     if (!status.ok()) return status.WithContext(fmt::format("rank {}", r));
   }
   return OkStatus();

@@ -87,5 +87,54 @@ TEST_F(TensorSourceTest, BadShardsAreRefusedAndLeaveTheLayout) {
   }
 }
 
+// Local tensors of a layout: two logical tensors fused in one, with a row of padding.
+class LocalTensorSourceTest : public testing::Test {
+ protected:
+  const std::vector<TensorSpec> tensors_ = {{"a", DType::kF32, {2, 3}}, {"b", DType::kF32, {1, 3}}};
+  const LocalTensor fused_{.name = "fused", .dtype = DType::kF32, .shape = {4, 3}, .stride = {1, 4}};
+  const std::vector<MapRow> rows_ = {
+      {.local = 9, .local_box = {{0, 0}, {2, 3}}, .logical = 0, .logical_box = {{0, 0}, {2, 3}}},
+      {.local = 9, .local_box = {{2, 0}, {1, 3}}, .logical = 1, .logical_box = {{0, 0}, {1, 3}}}};
+  std::array<float, 12> memory_{};
+  TensorSource source_{/*trainer_ranks=*/2, tensors_};
+};
+
+TEST_F(LocalTensorSourceTest, ALocalTensorOfALayoutKeepsItsNameStrideAndRows) {
+  ASSERT_TRUE(source_.AddLocal(1, {.name = "empty", .dtype = DType::kF32, .shape = {0, 3}}, {}, nullptr).ok());
+  ASSERT_TRUE(source_.AddLocal(1, fused_, rows_, memory_.data()).ok());
+
+  EXPECT_EQ(source_.layout().tensors, tensors_);
+  EXPECT_EQ(source_.layout().ranks[1].tensors[1], fused_);
+  EXPECT_EQ(source_.layout().ranks[1].rows[0].local, 1);
+  EXPECT_EQ(source_.layout().ranks[1].rows[1].logical_box, rows_[1].logical_box);
+  EXPECT_EQ(source_.Base(1, 1), reinterpret_cast<const std::byte*>(memory_.data()));
+  EXPECT_TRUE(CheckLayout(source_.layout()).ok());
+}
+
+TEST_F(LocalTensorSourceTest, ARankOfALayoutIsBackedByAnAddressForEachOfItsTensors) {
+  const Layout layout = PlainLayout(tensors_);
+  const std::array<const void*, 2> addresses = {memory_.data(), memory_.data() + 6};
+
+  ASSERT_TRUE(source_.AddRank(0, layout.ranks[0], addresses).ok());
+
+  EXPECT_EQ(source_.layout().ranks[0], layout.ranks[0]);
+  EXPECT_EQ(source_.Base(0, 1), reinterpret_cast<const std::byte*>(memory_.data() + 6));
+  EXPECT_EQ(source_.AddRank(1, layout.ranks[0], std::span(addresses).first(1)).reason(), "bad_shard");
+}
+
+TEST_F(LocalTensorSourceTest, BadLocalTensorsAreRefusedAndLeaveTheLayout) {
+  const Layout before = source_.layout();
+  std::vector<MapRow> outside = rows_;
+  outside[1].local_box.offset[0] = 4;
+  std::vector<MapRow> unknown = rows_;
+  unknown[0].logical = 2;
+
+  EXPECT_EQ(source_.AddLocal(2, fused_, rows_, memory_.data()).reason(), "bad_shard");
+  EXPECT_EQ(source_.AddLocal(0, fused_, rows_, nullptr).reason(), "bad_shard");
+  EXPECT_EQ(source_.AddLocal(0, fused_, outside, memory_.data()).reason(), "bad_layout");
+  EXPECT_EQ(source_.AddLocal(0, fused_, unknown, memory_.data()).reason(), "bad_layout");
+  EXPECT_EQ(source_.layout(), before);
+}
+
 }  // namespace
 }  // namespace bascule
