@@ -77,6 +77,7 @@ KINDS = {
     "twelve-heads": config("Qwen3ForCausalLM", num_attention_heads=12, num_key_value_heads=4, head_dim=10, hidden_size=48),
     "indivisible": config("LlamaForCausalLM", hidden_size=58, intermediate_size=94, num_attention_heads=2, head_dim=14,
                           vocab_size=131, num_hidden_layers=3),
+    "four-layers": config("LlamaForCausalLM", num_hidden_layers=4, tie_word_embeddings=True),
     "value-heads": config("LlamaForCausalLM", head_dim=16, v_head_dim=12),
     "six-experts": config("Qwen3MoeForCausalLM", head_dim=16, num_experts=6, **EXPERTS),
 }  # fmt: skip

@@ -10,8 +10,8 @@
 
 #include "bridge/plan/planner.h"
 #include "checkpoint/checkpoint.h"
-#include "kernels/pack.h"
 #include "model/engine_layout.h"
+#include "tests/support/carry_out/carry_out.h"
 #include "tests/support/run_python.h"
 #include "tests/support/temp_directory.h"
 
@@ -20,38 +20,17 @@ namespace {
 
 using RankMemory = std::vector<std::string>;  // bytes per local tensor
 
-// Carries out a plan of one sender with the host kernels.
-std::vector<RankMemory> CarryOut(const Plan& plan, const Checkpoint& checkpoint, const Layout& sender,
-                                 const Layout& engine) {
-  std::vector<RankMemory> memory(engine.ranks.size());
-  const auto at = [&](std::int32_t rank, std::int32_t tensor) {
-    return reinterpret_cast<std::byte*>(
-        memory[static_cast<std::size_t>(rank)][static_cast<std::size_t>(tensor)].data());
-  };
-  for (std::size_t r = 0; r < memory.size(); ++r) {
-    const RankLayout& rank = engine.ranks[r];
-    for (const LocalTensor& tensor : rank.tensors) memory[r].emplace_back(tensor.Bytes(), '\xee');
-    for (const MapRow& row : rank.rows) {
-      if (row.logical != kFill) continue;
-      const LocalTensor& tensor = rank.tensors[static_cast<std::size_t>(row.local)];
-      const std::vector<std::byte> zero(static_cast<std::size_t>(ItemBytes(tensor.dtype)));
-      FillBoxOnHost(ShapeOf(row.local_box), zero, at(static_cast<std::int32_t>(r), row.local),
-                    PlaceIn(row.local_box, tensor.shape));
-    }
-  }
-  for (const Bucket& bucket : plan.buckets) {
-    const std::int32_t rank = plan.routes[static_cast<std::size_t>(bucket.route)].engine_rank;
-    for (const Slice& slice : bucket.slices) {
-      const LocalTensor& from = sender.ranks[0].tensors[static_cast<std::size_t>(slice.sender_tensor)];
-      const LocalTensor& to =
-          engine.ranks[static_cast<std::size_t>(rank)].tensors[static_cast<std::size_t>(slice.engine_tensor)];
-      CopyBoxOnHost(ShapeOf(slice.engine_box), ItemBytes(to.dtype), checkpoint.Base(0, slice.sender_tensor),
-                    PlaceIn(slice.sender_box, from.shape), at(rank, slice.engine_tensor),
-                    PlaceIn(slice.engine_box, to.shape));
-    }
-  }
-  return memory;
-}
+// A checkpoint's memory under canonical names.
+class NamedSource final : public WeightSource {
+ public:
+  NamedSource(const Checkpoint& checkpoint, const Layout& layout) : checkpoint_(checkpoint), layout_(layout) {}
+  const Layout& layout() const override { return layout_; }
+  const std::byte* Base(int sender_rank, int tensor) const override { return checkpoint_.Base(sender_rank, tensor); }
+
+ private:
+  const Checkpoint& checkpoint_;
+  const Layout& layout_;
+};
 
 struct Kind {
   const char *script, *name;
@@ -126,7 +105,7 @@ class ShardOracleTest : public testing::TestWithParam<Kind> {
     ASSERT_TRUE(engine.ok()) << engine.status().ToString();
     const Result<Plan> plan = MakePlan(sender_, engine->layout, options_);
     ASSERT_TRUE(plan.ok()) << plan.status().ToString();
-    const std::vector<RankMemory> memory = CarryOut(*plan, *checkpoint_, sender_, engine->layout);
+    const std::vector<RankMemory> memory = CarryOut(*plan, NamedSource(*checkpoint_, sender_), engine->layout).memory;
     for (int rank = 0; rank < parallel.tensor; ++rank) {
       SCOPED_TRACE(fmt::format("tensor-parallel rank {}", rank));
       CompareRank(OverStages(engine->layout, memory, rank, parallel),
