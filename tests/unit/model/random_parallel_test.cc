@@ -1,72 +1,30 @@
 // The planner's proof over random configurations, parallel layouts and senders.
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "bridge/plan/planner.h"
-#include "model/architecture.h"
 #include "model/engine_layout.h"
+#include "tests/unit/model/random_models.h"
 
 namespace bascule {
 namespace {
 
-class RandomModels {
- public:
-  explicit RandomModels(std::uint64_t seed) : random_(seed) {}
-
-  std::int64_t Below(std::int64_t count) {
-    return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(count));
-  }
-
-  // A model whose sizes divide as often as not.
-  ModelConfig Config() {
-    ModelConfig config;
-    const auto architectures = Architectures();
-    config.architecture = architectures[static_cast<std::size_t>(Below(std::ssize(architectures)))]->name;
-    config.layers = 1 + Below(3);
-    config.hidden = 4 * (1 + Below(6));
-    config.kv_heads = 1 + Below(4);
-    config.query_heads = config.kv_heads * (1 + Below(4));
-    config.head_size = 2 * (1 + Below(4));
-    config.value_head_size = Below(2) == 0 ? 0 : 1 + Below(6);
-    config.ffn = 4 * (1 + Below(8));
-    config.vocabulary = 1 + Below(200);
-    config.tied_head = Below(2) == 0;
-    config.qk_norm = Below(2) == 0;
-    config.qkv_bias = Below(2) == 0;
-    config.out_bias = Below(2) == 0;
-    config.experts = {.count = 1 + Below(6), .per_token = 1, .ffn = 1 + Below(8), .shared_ffn = 4 * Below(3)};
-    config.latent = {.query_rank = Below(2) * 6, .kv_rank = 1 + Below(5), .nope_head_size = 2, .rope_head_size = 2};
-    return config;
-  }
-
-  ParallelLayout Parallel() {
-    return {.tensor = static_cast<int>(1 + Below(8)),
-            .pipeline = static_cast<int>(1 + Below(3)),
-            .expert_parallel = Below(2) == 0};
-  }
-
-  // `ranks` senders with a flat range of every tensor each, as FSDP cuts them.
-  Layout FlatSender(const std::vector<TensorSpec>& tensors, std::int64_t ranks) {
-    Layout layout{.tensors = tensors, .ranks = std::vector<RankLayout>(static_cast<std::size_t>(ranks))};
-    for (std::size_t t = 0; t < tensors.size(); ++t) {
-      const std::int64_t elements = tensors[t].Elements();
-      for (std::int64_t r = 0; r < ranks; ++r) {
-        RankLayout& rank = layout.ranks[static_cast<std::size_t>(r)];
-        for (const Box& box : BoxesOfRange(tensors[t].shape, elements * r / ranks, elements * (r + 1) / ranks)) {
-          rank.rows.push_back({static_cast<std::int32_t>(rank.tensors.size()), Box::Whole(box.extent),
-                               static_cast<std::int32_t>(t), box});
-          rank.tensors.push_back(
-              {.name = tensors[t].name + box.ToString(), .dtype = tensors[t].dtype, .shape = box.extent, .stride = {}});
-        }
+// `ranks` senders with a flat range of every tensor each, as FSDP cuts them.
+Layout FlatSender(const std::vector<TensorSpec>& tensors, std::int64_t ranks) {
+  Layout layout{.tensors = tensors, .ranks = std::vector<RankLayout>(static_cast<std::size_t>(ranks))};
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    const std::int64_t elements = tensors[t].Elements();
+    for (std::int64_t r = 0; r < ranks; ++r) {
+      RankLayout& rank = layout.ranks[static_cast<std::size_t>(r)];
+      for (const Box& box : BoxesOfRange(tensors[t].shape, elements * r / ranks, elements * (r + 1) / ranks)) {
+        rank.rows.push_back({static_cast<std::int32_t>(rank.tensors.size()), Box::Whole(box.extent),
+                             static_cast<std::int32_t>(t), box});
+        rank.tensors.push_back(
+            {.name = tensors[t].name + box.ToString(), .dtype = tensors[t].dtype, .shape = box.extent, .stride = {}});
       }
     }
-    return layout;
   }
-
- private:
-  std::mt19937_64 random_;
-};
+  return layout;
+}
 
 // Bytes of the slices that count: every logical element once, whoever else holds it.
 std::int64_t CountedBytes(const Plan& plan) {
@@ -92,7 +50,7 @@ TEST(RandomParallelTest, WhateverDividesIsCoveredOnceAndWithoutAnySliceItIsNot) 
       ++refused;
       continue;
     }
-    const Layout sender = models.FlatSender(engine->layout.tensors, 1 + models.Below(3));
+    const Layout sender = FlatSender(engine->layout.tensors, 1 + models.Below(3));
 
     Result<Plan> plan = MakePlan(sender, engine->layout, {.bucket_bytes = 4096, .ignore = {}});
 
