@@ -1,9 +1,11 @@
 // bascule publish: acts as a trainer whose weights are a checkpoint.
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/grpc/grpc_server.h"
+#include "bridge/group/merge_layouts.h"
 #include "bridge/session/grpc/grpc_control.h"
 #include "bridge/transport/grpc/dialer.h"
 #include "bridge/transport/shm/dialer.h"
@@ -15,7 +17,11 @@
 #include "tools/options.h"
 #include "tools/publish_progress.h"
 #include "tools/publish_report.h"
+#include "tools/rank_processes.h"
+#include "tools/rank_weights.h"
 #include "tools/read_option.h"
+#include "tools/trainer_layout.h"
+#include "trainer_side/group_environment.h"
 #include "trainer_side/grpc/version_status_service.h"
 #include "trainer_side/weight_publisher.h"
 
@@ -24,6 +30,10 @@ namespace {
 
 constexpr Duration kLook = std::chrono::milliseconds(100);  // between looks at the progress
 constexpr Duration kCancelTime = std::chrono::seconds(5);   // for replicas to hear that a publish is cancelled
+constexpr Duration kEndTime = std::chrono::seconds(5);      // for the other ranks to end by themselves
+constexpr Duration kTellTime = std::chrono::seconds(2);     // for the group to notice by itself that a rank is gone
+constexpr const char* kAnyPort = "127.0.0.1:0";
+constexpr int kMaxTrainerRanks = 256;  // processes on one machine
 
 struct PublishOptions {
   std::string checkpoint;
@@ -39,11 +49,21 @@ struct PublishOptions {
   std::string listen;
   std::int64_t max_rate = 0;
   bool from_disk = false;
+  std::uint64_t trainer_ranks = 1;
+  std::string trainer_layout = "fsdp";
+  bool as_trainer_rank = false;
+};
+
+// What this process sends: the checkpoint, or a trainer rank's part of it, and where it stands among the ranks.
+struct Share {
+  TrainerGroup group;
+  std::unique_ptr<RankWeights> weights;  // null: the checkpoint's own memory
 };
 
 // The ways a publisher can reach its replicas.
 struct Dialers {
   GrpcControlDialer control;
+  GrpcControlHost host;
   ShmDialer shm;
   GrpcDialer grpc;
 
@@ -67,55 +87,68 @@ Result<WeightPublisherOptions> PublisherOptionsOf(const PublishOptions& options,
   publisher.new_run = options.new_run;
   publisher.model = checkpoint.model();
   publisher.ignore = options.ignore;
-  publisher.max_bytes_per_second = options.max_rate;
+  // Of all ranks together.
+  publisher.max_bytes_per_second =
+      options.max_rate == 0
+          ? 0
+          : std::max<std::int64_t>(1, options.max_rate / static_cast<std::int64_t>(options.trainer_ranks));
   publisher.deadline = options.deadline;
   return publisher;
 }
 
-// Waits for the end of the publish; Ctrl-C cancels it, and its replicas still get to hear that.
-Result<PublishReport> WaitForReport(Program& program, const PublishOptions& options, WeightPublisher& publisher,
-                                    PublishHandle& handle) {
-  PublishProgress progress(options.to.front(), !program.out.json());
-  Clock& clock = Clock::Real();
-  const std::stop_callback cancel(program.interrupt.token(), [&] { publisher.Cancel(); });
-  while (!program.interrupt.requested()) {
-    auto report = handle.WaitCommitted(Deadline::After(clock, kLook));
-    if (report.ok()) return report;
-    progress.Update();
+Result<Share> ShareOf(const PublishOptions& options, const LogicalCheckpoint& checkpoint, ControlHost& host) {
+  Share share;
+  if (options.trainer_ranks == 1) return share;
+  if (options.as_trainer_rank) {
+    ASSIGN_OR_RETURN(share.group, TrainerGroupFrom(ProcessEnvironment()));
+  } else {
+    share.group = {.rank = 0,
+                   .world_size = static_cast<int>(options.trainer_ranks),
+                   .leader = kAnyPort,
+                   .name = InstanceId::Mint().ToString()};
   }
-  return handle.WaitCommitted(Deadline::After(clock, kCancelTime));
+  share.group.host = &host;
+  const ModelConfig* config = checkpoint.config().ok() ? &*checkpoint.config() : nullptr;
+  ASSIGN_OR_RETURN(const Layout layout,
+                   MakeTrainerLayout(options.trainer_layout, share.group.world_size, checkpoint.tensors(), config));
+  ASSIGN_OR_RETURN(share.weights, RankWeights::Read(checkpoint.source(), PartOf(layout, share.group.rank)));
+  return share;
 }
 
-Outcome RunPublish(Program& program, const PublishOptions& options) {
-  if (options.from_disk) {
-    return PublishFromDisk(program, {.path = options.checkpoint,
-                                     .to = options.to,
-                                     .version = options.version,
-                                     .run = options.run,
-                                     .new_run = options.new_run,
-                                     .ignore = options.ignore,
-                                     .deadline = options.deadline});
+// The publish, and the processes that take part in it.
+struct Publishing {
+  WeightPublisher& publisher;
+  PublishHandle& handle;
+  const RankProcesses* ranks = nullptr;  // null: this process alone
+  Status lost;                           // of a rank whose process ended early
+};
+
+// A rank that ends before it has joined is nobody's loss but ours to notice.
+void CancelWithoutItsRanks(Publishing& publishing, std::optional<Deadline>& patience) {
+  if (publishing.ranks == nullptr) return;
+  publishing.lost = publishing.ranks->Lost();
+  if (publishing.lost.ok()) return;
+  if (!patience) patience = Deadline::After(Clock::Real(), kTellTime);
+  if (patience->Passed(Clock::Real())) publishing.publisher.Cancel();
+}
+
+// Waits for the end of the publish; Ctrl-C cancels it, and its replicas still get to hear that.
+Result<PublishReport> WaitForReport(Program& program, const PublishOptions& options, Publishing& publishing) {
+  PublishProgress progress(options.to.front(), !program.out.json() && !options.as_trainer_rank);
+  Clock& clock = Clock::Real();
+  std::optional<Deadline> patience;
+  const std::stop_callback cancel(program.interrupt.token(), [&] { publishing.publisher.Cancel(); });
+  while (!program.interrupt.requested()) {
+    auto report = publishing.handle.WaitCommitted(Deadline::After(clock, kLook));
+    if (report.ok()) return report;
+    progress.Update();
+    CancelWithoutItsRanks(publishing, patience);
   }
-  ASSIGN_OR_RETURN(const auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
-  if (checkpoint.artifact() != nullptr) {
-    ASSIGN_OR_RETURN(const ArtifactCheck check, CheckArtifact(*checkpoint.artifact()));
-    RETURN_IF_ERROR(check.ToStatus(checkpoint.path()));
-  }
-  ASSIGN_OR_RETURN(TensorSource source, TensorSourceOf(checkpoint.source()));
-  Dialers dialers;
-  ASSIGN_OR_RETURN(WeightPublisherOptions publisher_options, PublisherOptionsOf(options, checkpoint, dialers));
-  ASSIGN_OR_RETURN(const auto publisher, WeightPublisher::Create(std::move(publisher_options), std::move(source)));
-  PublisherVersionStatusService status(*publisher);
-  std::unique_ptr<GrpcServer> server;
-  if (!options.listen.empty()) {
-    ASSIGN_OR_RETURN(server, GrpcServer::Start(options.listen, {&status.service()}));
-    server->SetServing(true);
-    program.out.PrintListening(server->address());
-  }
-  ASSIGN_OR_RETURN(const auto handle,
-                   publisher->Publish({.number = options.version, .labels = {}, .take_over = false}));
-  const auto report = WaitForReport(program, options, *publisher, *handle);
-  status.Stop();
+  return publishing.handle.WaitCommitted(Deadline::After(clock, kCancelTime));
+}
+
+// What the leader has to say of its publish.
+Outcome Tell(Program& program, const Result<PublishReport>& report, const Status& lost) {
   if (!report.ok()) return program.interrupt.requested() ? InterruptedError() : report.status();
   if (program.out.json()) {
     program.out.PrintObject(PublishReportJson(*report));
@@ -123,7 +156,63 @@ Outcome RunPublish(Program& program, const PublishOptions& options) {
     program.out.PrintText(PublishReportText(*report, program.out));
   }
   const Outcome outcome = PublishOutcome(*report);
-  return !outcome.status.ok() && program.interrupt.requested() ? Outcome(InterruptedError()) : outcome;
+  if (outcome.status.ok()) return outcome;
+  if (program.interrupt.requested()) return InterruptedError();
+  return outcome.status.reason() == "cancelled" && !lost.ok() ? Outcome(lost) : outcome;
+}
+
+// What the leader says of the publish is the leader's to tell. A rank that heard nothing of it has failed by itself.
+Outcome TellAsMember(const Result<PublishReport>& report, const std::string& leader) {
+  if (!report.ok()) return report.status();
+  const bool heard = report->replicas.size() != 1 || report->replicas.front().address != leader;
+  return heard ? Outcome() : Outcome(report->replicas.front().status);
+}
+
+Outcome PublishAsTrainer(Program& program, const PublishOptions& options) {
+  ASSIGN_OR_RETURN(const auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
+  if (checkpoint.artifact() != nullptr) {
+    ASSIGN_OR_RETURN(const ArtifactCheck check, CheckArtifact(*checkpoint.artifact()));
+    RETURN_IF_ERROR(check.ToStatus(checkpoint.path()));
+  }
+  Dialers dialers;
+  ASSIGN_OR_RETURN(const Share share, ShareOf(options, checkpoint, dialers.host));
+  const WeightSource* held = share.weights.get();
+  ASSIGN_OR_RETURN(TensorSource source, TensorSourceOf(held == nullptr ? checkpoint.source() : *held));
+  ASSIGN_OR_RETURN(WeightPublisherOptions publisher_options, PublisherOptionsOf(options, checkpoint, dialers));
+  publisher_options.group = share.group;
+  ASSIGN_OR_RETURN(const auto publisher, WeightPublisher::Create(std::move(publisher_options), std::move(source)));
+  std::unique_ptr<RankProcesses> ranks;
+  if (options.trainer_ranks > 1 && !options.as_trainer_rank) {
+    TrainerGroup group = share.group;
+    group.leader = publisher->group_address();
+    ASSIGN_OR_RETURN(ranks, RankProcesses::Start(group));
+  }
+  PublisherVersionStatusService status(*publisher);
+  std::unique_ptr<GrpcServer> server;
+  if (!options.listen.empty() && !options.as_trainer_rank) {
+    ASSIGN_OR_RETURN(server, GrpcServer::Start(options.listen, {&status.service()}));
+    server->SetServing(true);
+    program.out.PrintListening(server->address());
+  }
+  std::optional<std::uint64_t> number = options.version;
+  ASSIGN_OR_RETURN(const auto handle, publisher->Publish({.number = number, .labels = {}, .take_over = false}));
+  Publishing publishing{.publisher = *publisher, .handle = *handle, .ranks = ranks.get(), .lost = {}};
+  const auto report = WaitForReport(program, options, publishing);
+  status.Stop();
+  if (options.as_trainer_rank) return TellAsMember(report, share.group.leader);
+  if (ranks != nullptr) ranks->AwaitEnd(Deadline::After(Clock::Real(), kEndTime));
+  return Tell(program, report, publishing.lost);
+}
+
+Outcome RunPublish(Program& program, const PublishOptions& options) {
+  if (!options.from_disk) return PublishAsTrainer(program, options);
+  return PublishFromDisk(program, {.path = options.checkpoint,
+                                   .to = options.to,
+                                   .version = options.version,
+                                   .run = options.run,
+                                   .new_run = options.new_run,
+                                   .ignore = options.ignore,
+                                   .deadline = options.deadline});
 }
 
 void AddPublishOptions(CLI::App& app, PublishOptions& options) {
@@ -142,9 +231,19 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
       ->type_name("PATTERN");
   CLI::Option* max_rate =
       AddBytes(app, "--max-rate", options.max_rate, "bytes a second, to all replicas together; 0: as fast as it goes");
+  CLI::Option* ranks = AddNumber(app, "--trainer-ranks", options.trainer_ranks,
+                                 "splits the checkpoint over so many processes, each of which sends its own share");
+  ranks->check(CLI::Range(1, kMaxTrainerRanks));
+  CLI::Option* layout =
+      app.add_option("--trainer-layout", options.trainer_layout,
+                     "how the ranks split it: fsdp, mesh:AxB or megatron:tp=N,pp=N,ep=N, whose sizes multiply to N")
+          ->capture_default_str();
+  app.add_flag(kAsTrainerRank, options.as_trainer_rank)->group("");  // set by the process that starts the ranks
   app.add_flag("--from-disk", options.from_disk,
                "the replicas read CHECKPOINT themselves: a directory of their host beneath an --allow-root of theirs")
-      ->excludes(max_rate);
+      ->excludes(max_rate)
+      ->excludes(ranks)
+      ->excludes(layout);
   AddDuration(app, "--deadline", options.deadline, "of the whole publish");
   AddAddress(app, "--listen", options.listen, "serve the publisher's own status meanwhile");
   AddReadOptions(app, options.read);

@@ -58,6 +58,18 @@ Result<Layout> MergeLayouts(std::span<const Layout* const> parts) {
   return merger.Take();
 }
 
+Layout PartOf(const Layout& layout, int rank) {
+  Layout part{.tensors = {}, .ranks = {layout.ranks[static_cast<std::size_t>(rank)]}};
+  std::unordered_map<std::int32_t, std::int32_t> index_of;
+  for (MapRow& row : part.ranks.front().rows) {
+    if (row.logical == kFill) continue;
+    const auto [index, is_new] = index_of.try_emplace(row.logical, static_cast<std::int32_t>(part.tensors.size()));
+    if (is_new) part.tensors.push_back(layout.tensors[static_cast<std::size_t>(row.logical)]);
+    row.logical = index->second;
+  }
+  return part;
+}
+
 bool ShowsPart(const Layout& layout, int rank, const Layout& part) {
   if (rank < 0 || std::cmp_greater_equal(rank, layout.ranks.size())) return false;
   const RankLayout& shown = layout.ranks[static_cast<std::size_t>(rank)];

@@ -16,6 +16,9 @@ namespace bascule {
 // InvalidArgument "bad_layout"  two parts differ in the type or shape of a tensor: names it and both trainer ranks
 Result<Layout> MergeLayouts(std::span<const Layout* const> parts);
 
+// What `rank` of `layout` has, as a layout of its own: one rank, and the logical tensors that it has something of.
+Layout PartOf(const Layout& layout, int rank);
+
 // `layout` says of its rank `rank` what `part` says of its only one, whatever else it has.
 bool ShowsPart(const Layout& layout, int rank, const Layout& part);
 
