@@ -20,8 +20,8 @@
 #include "tools/rank_processes.h"
 #include "tools/rank_weights.h"
 #include "tools/read_option.h"
-#include "tools/trainer_layout.h"
 #include "trainer_side/group_environment.h"
+#include "trainer_side/layouts/layout_spec.h"
 #include "trainer_side/grpc/version_status_service.h"
 #include "trainer_side/weight_publisher.h"
 

@@ -7,7 +7,8 @@ namespace bascule {
 namespace {
 
 // What a process of the team says when an engine ended the route it sends on; the engine says why.
-constexpr std::array<std::string_view, 4> kSaidByRoutes = {"peer_lost", "peer_unreachable", "fenced", "cancelled"};
+constexpr std::array<std::string_view, 5> kSaidByRoutes = {"peer_lost", "peer_unreachable", "unknown_connection",
+                                                               "fenced", "cancelled"};
 
 }  // namespace
 
