@@ -58,6 +58,25 @@ class TrainerRanksTest(EndToEndTest):
             self.stop(engine)
         self.assert_nothing_left()
 
+    def test_every_layout_brings_the_same_version(self):
+        for kind, layouts in (
+            ("dense", ("fsdp", "mesh:4", "mesh:2x2", "megatron:tp=2,pp=2", "plain")),
+            ("tied", ("fsdp", "mesh:2x2", "megatron:tp=2,pp=2")),
+        ):
+            engine = self.start_engine(checkpoint(kind), "--tp", 2)
+            path = checkpoint(kind, version=2)
+            for layout in layouts:
+                with self.subTest(kind=kind, layout=layout):
+                    self.publish_ok(checkpoint(kind), engine)
+
+                    report = self.publish_ok(
+                        path, engine, arguments=("--trainer-ranks", 4, "--trainer-layout", layout)
+                    )
+
+                    self.assertEqual(report["version_digest"], digest_oracle.version_digest(path))
+                    self.assertTrue(self.run_ok("verify", path, engine.address).object["equal"])
+            engine.kill()
+
     def test_every_replica_gets_it_from_all_ranks(self):
         engines = [self.start_engine(checkpoint(), "--tp", tp) for tp in (1, 2)]
 
