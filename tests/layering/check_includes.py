@@ -58,9 +58,9 @@ def violations(tree):
             elif (relative.parts[0] == "bridge" and top == "kernels" and relative.parts[1] != "send"
                   and name not in KERNEL_TYPES):
                 yield f"{relative}: {name}: within bridge only send/ uses kernels"
-            elif (relative.parts[:2] != ("bridge", "send") and relative.parts[0] == "bridge"
-                  and name.startswith("bridge/send/")):
-                yield f"{relative}: {name}: send/ is the top of bridge"
+            elif (relative.parts[0] == "bridge" and relative.parts[1] not in ("send", "group")
+                  and name.startswith(("bridge/send/", "bridge/group/"))):
+                yield f"{relative}: {name}: send/ and group/ are the top of bridge"
 
 
 def self_test():
