@@ -1,6 +1,7 @@
 #include "trainer_side/snapshot.h"
 
 #include <map>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -30,22 +31,34 @@ Result<std::unique_ptr<HostSnapshot>> HostSnapshot::Create(const WeightSource& s
 }
 
 std::int64_t HostSnapshot::Place(std::size_t rank) {
-  std::map<std::string_view, DType> wire_type;
-  for (const TensorSpec& tensor : wire_) wire_type[tensor.name] = tensor.dtype;
   RankLayout& layout = layout_.ranks[rank];
+  const std::vector<std::optional<DType>> types = TypesOf(layout);
   std::vector<std::int64_t>& offsets = offset_.emplace_back(layout.tensors.size(), kNotHeld);
   std::int64_t end = 0;
-  for (const MapRow& row : layout.rows) {
-    const auto wanted = wire_type.find(layout_.tensors[static_cast<std::size_t>(row.logical)].name);
-    if (wanted == wire_type.end() || row.local_box.Empty()) continue;
-    const auto local = static_cast<std::size_t>(row.local);
+  for (std::size_t local = 0; local < types.size(); ++local) {
+    if (!types[local]) continue;
     LocalTensor& tensor = layout.tensors[local];
-    tensor.dtype = wanted->second;
+    tensor.dtype = *types[local];
     tensor.stride = {};
     offsets[local] = end;
     end = RoundUp(end + tensor.Bytes(), kTensorAlignment);
   }
   return end;
+}
+
+std::vector<std::optional<DType>> HostSnapshot::TypesOf(const RankLayout& rank) const {
+  std::map<std::string_view, DType> wire_type;
+  for (const TensorSpec& tensor : wire_) wire_type[tensor.name] = tensor.dtype;
+  std::vector<std::optional<DType>> types(rank.tensors.size());
+  for (const MapRow& row : rank.rows) {
+    if (row.logical == kFill || row.local_box.Empty()) continue;
+    const auto wanted = wire_type.find(layout_.tensors[static_cast<std::size_t>(row.logical)].name);
+    if (wanted == wire_type.end()) continue;
+    std::optional<DType>& type = types[static_cast<std::size_t>(row.local)];
+    const bool is_other = type && *type != wanted->second;
+    type = is_other ? rank.tensors[static_cast<std::size_t>(row.local)].dtype : wanted->second;
+  }
+  return types;
 }
 
 void HostSnapshot::Copy() {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
@@ -18,8 +19,7 @@ namespace bascule {
 
 class HostSnapshot final : public WeightSource {
  public:
-  // Room for the shards that `source` has of the tensors in `wire`; others are not copied. `source` is borrowed. Every
-  // local tensor of it is of one logical tensor, as in TensorSource.
+  // Room for the local tensors that have a part of a tensor in `wire`; others are not copied. `source` is borrowed.
   //
   // ResourceExhausted "device_memory"
   static Result<std::unique_ptr<HostSnapshot>> Create(const WeightSource& source, const std::vector<TensorSpec>& wire,
@@ -29,7 +29,8 @@ class HostSnapshot final : public WeightSource {
   // Reads all of the source, one thread per trainer rank.
   void Copy();
 
-  // As the source's, dense and in the wire types.
+  // As the source's, dense and in the wire types. A local tensor of several logical tensors (a fused one) whose wire
+  // types differ keeps its own.
   const Layout& layout() const override { return layout_; }
   const std::byte* Base(int sender_rank, int tensor) const override;
 
@@ -39,6 +40,8 @@ class HostSnapshot final : public WeightSource {
   HostSnapshot(const WeightSource& source, std::vector<TensorSpec> wire);
   // Gives every held tensor its offset; returns the bytes of the rank.
   std::int64_t Place(std::size_t rank);
+  // What each local tensor is copied as; nothing where nobody takes it.
+  std::vector<std::optional<DType>> TypesOf(const RankLayout& rank) const;
   void CopyRank(std::size_t rank);
   void CopyTensor(std::size_t rank, std::size_t tensor);
 

@@ -48,7 +48,7 @@ class TensorSource final : public WeightSource {
   // name
   Status Add(int trainer_rank, const ShardView& shard);
   // Local tensor `local`, under its own name, and its rows; MapRow::local is not looked at. Element 0 lies at `data`,
-  // the others by LocalTensor::stride. What no row covers (padding) is not read; without elements in rows `data` may be
+  // the others by LocalTensor::stride. What no row covers (padding) is not sent; without elements in rows `data` may be
   // null. A refused tensor leaves the source as it was.
   //
   // InvalidArgument "bad_shard"   no such rank, null data

@@ -104,5 +104,27 @@ TEST(HostSnapshotTest, TensorsThatNobodyTakesAreNotCopied) {
   EXPECT_EQ(BytesOf(**snapshot, 0, 3), trainer.WireBytes()[3]);
 }
 
+TEST(HostSnapshotTest, AFusedTensorIsCopiedOnceAndKeepsItsTypeWhereItsPartsHaveSeveralWireTypes) {
+  const std::array<float, 4> fused = {1, 2, 3, 4};
+  const std::vector<TensorSpec> tensors = {{"a", DType::kF32, {2}}, {"b", DType::kF32, {2}}};
+  const std::vector<MapRow> rows = {{.local = 0, .local_box = {{0}, {2}}, .logical = 0, .logical_box = {{0}, {2}}},
+                                    {.local = 0, .local_box = {{2}, {2}}, .logical = 1, .logical_box = {{0}, {2}}}};
+  TensorSource source(1, tensors);
+  ASSERT_TRUE(source.AddLocal(0, {.name = "ab", .dtype = DType::kF32, .shape = {4}}, rows, fused.data()).ok());
+
+  auto mixed = HostSnapshot::Create(source, {{"a", DType::kBf16, {2}}, {"b", DType::kF32, {2}}}, HostMemory());
+  auto cast = HostSnapshot::Create(source, {{"a", DType::kBf16, {2}}, {"b", DType::kBf16, {2}}}, HostMemory());
+  ASSERT_TRUE(mixed.ok() && cast.ok());
+  (*mixed)->Copy();
+  (*cast)->Copy();
+
+  const std::span<const std::byte> all = std::as_bytes(std::span(fused));
+  EXPECT_EQ(BytesOf(**mixed, 0, 0), std::vector<std::byte>(all.begin(), all.end()));
+  EXPECT_EQ((*cast)->layout().ranks[0].tensors[0].dtype, DType::kBf16);
+  std::vector<std::byte> upper;
+  for (std::size_t i = 0; i < fused.size(); ++i) upper.insert(upper.end(), &all[4 * i + 2], &all[4 * i + 3] + 1);
+  EXPECT_EQ(BytesOf(**cast, 0, 0), upper);
+}
+
 }  // namespace
 }  // namespace bascule
