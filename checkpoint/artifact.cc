@@ -85,6 +85,7 @@ Result<std::unique_ptr<Artifact>> Artifact::Open(const Directory& directory, con
   if (!parsed.ok()) return parsed.status().WithContext(directory.path());
   artifact->manifest_ = *std::move(parsed);
   for (std::size_t rank = 0; rank < artifact->manifest_.ranks.size(); ++rank) {
+    RETURN_IF_ERROR(CheckNotStopped(read));
     RETURN_IF_ERROR(artifact->OpenRank(directory, rank));
   }
   ASSIGN_OR_RETURN(artifact->reader_, CheckpointReader::Create(artifact->files_, read));
@@ -108,22 +109,41 @@ Status Artifact::OpenRank(const Directory& directory, std::size_t rank) {
   return OkStatus();
 }
 
-std::vector<Artifact::Altered> Artifact::AlteredPadding() const {
-  std::vector<Altered> altered;
+std::vector<SourceBox> Artifact::PaddingBoxes() const {
+  std::vector<SourceBox> boxes;
   for (std::size_t r = 0; r < manifest_.layout.ranks.size(); ++r) {
     const RankLayout& rank = manifest_.layout.ranks[r];
     for (const MapRow& row : rank.rows) {
       if (row.logical != kFill) continue;
       const auto t = static_cast<std::size_t>(row.local);
       const LocalTensor& tensor = rank.tensors[t];
-      const BoxPlace place = PlaceIn(row.local_box, tensor.shape);
+      boxes.push_back({.base = data_[r][t].data(),
+                       .item_bytes = ItemBytes(tensor.dtype),
+                       .shape = ShapeOf(row.local_box),
+                       .place = PlaceIn(row.local_box, tensor.shape)});
+    }
+  }
+  return boxes;
+}
+
+Result<std::vector<Artifact::Altered>> Artifact::AlteredPadding() const {
+  const std::vector<SourceBox> boxes = PaddingBoxes();
+  const std::unique_ptr<BoxReader> reader = Read(boxes);
+  auto box = boxes.begin();
+  std::vector<Altered> altered;
+  for (std::size_t r = 0; r < manifest_.layout.ranks.size(); ++r) {
+    const RankLayout& rank = manifest_.layout.ranks[r];
+    for (const MapRow& row : rank.rows) {
+      if (row.logical != kFill) continue;
+      ASSIGN_OR_RETURN(const BoxView view, reader->Next());
       // The digest of zeros is zero under any key, and of nothing else that differs in one word.
-      const TensorDigest digest = DigestBoxOnHost(DigestKey{}, ShapeOf(row.local_box), ItemBytes(tensor.dtype),
-                                                  data_[r][t].data(), place, place);
+      const TensorDigest digest =
+          DigestBoxOnHost(DigestKey{}, box->shape, box->item_bytes, view.base, view.place, box->place);
+      ++box;
       if (digest == TensorDigest{}) continue;
-      altered.push_back(
-          {PaddedBy(manifest_.layout, rank, row),
-           fmt::format("{}: padding {} of {} is not zero", files_[r]->path(), row.local_box.ToString(), tensor.name)});
+      altered.push_back({PaddedBy(manifest_.layout, rank, row),
+                         fmt::format("{}: padding {} of {} is not zero", files_[r]->path(), row.local_box.ToString(),
+                                     rank.tensors[static_cast<std::size_t>(row.local)].name)});
     }
   }
   return altered;

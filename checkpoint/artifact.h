@@ -50,12 +50,13 @@ class Artifact final : public WeightSource {
 
   const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
 
-  // Padding that is not zero, as an engine has it: by the logical tensor that it pads. Reads nothing else.
+  // Padding that is not zero, as an engine has it: by the logical tensor that it pads. Reads nothing else; fails as
+  // BoxReader::Next.
   struct Altered {
     std::string tensor;
     std::string why;
   };
-  std::vector<Altered> AlteredPadding() const;
+  Result<std::vector<Altered>> AlteredPadding() const;
 
   const Layout& layout() const override { return manifest_.layout; }
   const std::byte* Base(int sender_rank, int tensor) const override;
@@ -67,6 +68,7 @@ class Artifact final : public WeightSource {
  private:
   Artifact();
   Status OpenRank(const Directory& directory, std::size_t rank);
+  std::vector<SourceBox> PaddingBoxes() const;
 
   std::string path_;
   ArtifactManifest manifest_;

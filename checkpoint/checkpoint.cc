@@ -55,7 +55,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path, co
 Result<std::unique_ptr<Checkpoint>> Checkpoint::Open(const Directory& directory, const ReadOptions& read) {
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
   checkpoint->path_ = directory.path();
-  ASSIGN_OR_RETURN(checkpoint->files_, OpenCheckpointFiles(directory));
+  ASSIGN_OR_RETURN(checkpoint->files_, OpenCheckpointFiles(directory, read));
   if (directory.Has(kConfigName)) {
     ASSIGN_OR_RETURN(checkpoint->config_json_, directory.ReadText(kConfigName, kConfigBytesMax));
   }
@@ -65,6 +65,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::Open(const Directory& directory,
 
 // What follows from the files.
 Status Checkpoint::Finish(const ReadOptions& read) {
+  RETURN_IF_ERROR(CheckNotStopped(read));
   ASSIGN_OR_RETURN(reader_, CheckpointReader::Create(files_, read));
   std::vector<TensorSpec> tensors;
   for (const Entry& entry : EntriesOf(files_)) {

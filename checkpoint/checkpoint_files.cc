@@ -122,7 +122,7 @@ Result<std::unique_ptr<SafetensorsFile>> OpenFileOf(const Directory& directory, 
   return file;
 }
 
-Result<CheckpointFiles> OpenSharded(const Directory& directory) {
+Result<CheckpointFiles> OpenSharded(const Directory& directory, const ReadOptions& read) {
   ASSIGN_OR_RETURN(const ShardIndex index, ReadIndex(directory));
   std::set<std::string> names;
   for (const auto& [tensor, file] : index.file_of) names.insert(file);
@@ -133,6 +133,7 @@ Result<CheckpointFiles> OpenSharded(const Directory& directory) {
   RETURN_IF_ERROR(CheckFilesExist(directory, index));
   CheckpointFiles files;
   for (const std::string& name : names) {
+    RETURN_IF_ERROR(CheckNotStopped(read));
     ASSIGN_OR_RETURN(auto file, OpenFileOf(directory, name));
     files.push_back(std::move(file));
   }
@@ -149,8 +150,8 @@ Status NoSafetensors(const Directory& directory) {
 
 }  // namespace
 
-Result<CheckpointFiles> OpenCheckpointFiles(const Directory& directory) {
-  if (directory.Has(kIndexName)) return OpenSharded(directory);
+Result<CheckpointFiles> OpenCheckpointFiles(const Directory& directory, const ReadOptions& read) {
+  if (directory.Has(kIndexName)) return OpenSharded(directory, read);
   std::vector<std::string> names = NamesIn(directory, {".safetensors"});
   if (std::find(names.begin(), names.end(), kSingleName) != names.end()) names = {kSingleName};
   if (names.empty()) return NoSafetensors(directory);

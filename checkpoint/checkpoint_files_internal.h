@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "checkpoint/directory.h"
+#include "checkpoint/read_strategy.h"
 #include "checkpoint/safetensors.h"
 
 namespace bascule {
@@ -16,7 +17,7 @@ namespace bascule {
 using CheckpointFiles = std::vector<std::unique_ptr<SafetensorsFile>>;
 
 // Errors: see Checkpoint::Open
-Result<CheckpointFiles> OpenCheckpointFiles(const Directory& directory);
+Result<CheckpointFiles> OpenCheckpointFiles(const Directory& directory, const ReadOptions& read);
 Result<CheckpointFiles> OpenCheckpointFile(const std::string& path);
 
 }  // namespace bascule

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <new>
 #include <optional>
+#include <stop_token>
 #include <utility>
 
 #include "base/log.h"
@@ -88,7 +90,8 @@ class FileBoxReader final : public BoxReader {
         options_(options),
         counts_(counts),
         progress_(*options.clock, BytesOf(boxes_)),
-        slots_(static_cast<std::size_t>(threads > 1 ? 2 * kReadAhead : kReadAhead)) {
+        slots_(static_cast<std::size_t>(threads > 1 ? 2 * kReadAhead : kReadAhead)),
+        wake_(options_.stop, [this] { Wake(); }) {
     for (const ByteFile* file : files_) alignment_.push_back(file->alignment());
     CutChunks();
     for (int i = 0; i < threads; ++i) {
@@ -103,6 +106,8 @@ class FileBoxReader final : public BoxReader {
     }
     changed_.NotifyAll();
   }
+  FileBoxReader(const FileBoxReader&) = delete;
+  FileBoxReader& operator=(const FileBoxReader&) = delete;
 
   Result<BoxView> Next() override {
     if (next_box_ == first_box_of_[chunk_ + 1]) Advance();
@@ -140,6 +145,12 @@ class FileBoxReader final : public BoxReader {
     first_box_of_.push_back(boxes_.size());
   }
 
+  // Through the lock: who has just looked whether to stop is waiting by then.
+  void Wake() {
+    { MutexLock lock(mu_); }
+    changed_.NotifyAll();
+  }
+
   // The consumer is done with its chunk; its memory is free.
   void Advance() {
     CHECK(next_box_ < boxes_.size());
@@ -155,9 +166,10 @@ class FileBoxReader final : public BoxReader {
     {
       MutexLock lock(mu_);
       const TimePoint give_up = options_.clock->Now() + kStallMax;
-      while (slot.ready != chunk_ + 1) {
+      while (slot.ready != chunk_ + 1 && !options_.stop.stop_requested()) {
         if (!options_.clock->WaitUntil(changed_, mu_, give_up)) return Stalled();
       }
+      RETURN_IF_ERROR(CheckNotStopped(options_));
       RETURN_IF_ERROR(slot.status);
     }
     progress_.Add(BytesOf(BoxesOf(chunk_)));
@@ -242,6 +254,7 @@ class FileBoxReader final : public BoxReader {
   bool stopped_ GUARDED_BY(mu_) = false;
   std::vector<Slot> slots_;  // a reading thread's from TakeChunk until it is ready, then the consumer's
   std::vector<Worker> workers_;
+  const std::stop_callback<std::function<void()>> wake_;
 };
 
 }  // namespace

@@ -50,6 +50,10 @@ double Gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); 
 
 }  // namespace
 
+Status CheckNotStopped(const ReadOptions& options) {
+  return options.stop.stop_requested() ? Status::Cancelled("cancelled", "stopped while files were read") : OkStatus();
+}
+
 std::string_view ReadStrategyName(ReadStrategy strategy) { return kNames.at(static_cast<std::size_t>(strategy)); }
 
 Result<ReadStrategy> ParseReadStrategy(std::string_view name) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <stop_token>
 #include <string>
 #include <string_view>
 
@@ -24,7 +25,11 @@ struct ReadOptions {
   ReadStrategy strategy = ReadStrategy::kAuto;
   bool drop_cache = false;  // what was read leaves the page cache behind it
   Clock* clock = &Clock::Real();
+  std::stop_token stop = {};  // ends whatever opens or reads files with these options: Cancelled "cancelled"
 };
+
+// Cancelled "cancelled"  `options.stop` was requested
+Status CheckNotStopped(const ReadOptions& options);
 
 // What was read of a checkpoint so far.
 struct ReadSummary {

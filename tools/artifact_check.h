@@ -19,7 +19,9 @@ struct ArtifactCheck {
   Status ToStatus(const std::string& path) const;
 };
 
-// Reads every byte. DataLoss "bad_artifact"  the map does not cover the tensors
+// Reads every byte, as the artifact was opened to be read.
+//
+// DataLoss "bad_artifact"  the map does not cover the tensors; as BoxReader::Next
 Result<ArtifactCheck> CheckArtifact(const Artifact& artifact);
 
 }  // namespace bascule

@@ -46,7 +46,8 @@ Json DigestJson(const CheckpointDigest& digest, bool tensors, const std::optiona
 }
 
 Outcome RunDigest(Program& program, const DigestOptions& options) {
-  ASSIGN_OR_RETURN(const LogicalCheckpoint checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
+  ASSIGN_OR_RETURN(const LogicalCheckpoint checkpoint,
+                   LogicalCheckpoint::Open(options.checkpoint, UntilInterrupted(options.read, program.interrupt)));
   std::vector<TensorSpec> specs = checkpoint.tensors();
   for (TensorSpec& spec : specs) spec.dtype = StorageDType(spec, options.dtype);
   ASSIGN_OR_RETURN(const CheckpointDigest digest, DigestCheckpoint(checkpoint, std::move(specs)));

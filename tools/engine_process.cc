@@ -51,7 +51,7 @@ Result<DType> EngineDType(const LogicalCheckpoint& checkpoint, WantedDType wante
 Result<VersionOffer> OfferOf(const LogicalCheckpoint& checkpoint) {
   VersionOffer offer;
   if (checkpoint.artifact() == nullptr) return offer;
-  const std::vector<Artifact::Altered> padding = checkpoint.artifact()->AlteredPadding();
+  ASSIGN_OR_RETURN(const std::vector<Artifact::Altered> padding, checkpoint.artifact()->AlteredPadding());
   if (!padding.empty()) {
     return Status::DataLoss("artifact_altered", fmt::format("tensor {}: {}", padding[0].tensor, padding[0].why));
   }

@@ -34,12 +34,12 @@ Inspection InspectionOf(const std::vector<std::unique_ptr<SafetensorsFile>>& fil
   return inspection;
 }
 
-Result<Inspection> Inspect(const std::string& path) {
+Result<Inspection> Inspect(const std::string& path, const ReadOptions& read) {
   if (const Directory directory = Directory::At(path); Artifact::IsArtifact(directory)) {
-    ASSIGN_OR_RETURN(const auto artifact, Artifact::Open(directory));
+    ASSIGN_OR_RETURN(const auto artifact, Artifact::Open(directory, read));
     return InspectionOf(artifact->files(), artifact->manifest().config_json);
   }
-  ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(path));
+  ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(path, read));
   return InspectionOf(checkpoint->files(), checkpoint->config_json());
 }
 
@@ -92,7 +92,7 @@ std::string InspectionText(const Inspection& inspection, const Json& summary) {
 }
 
 Outcome RunInspect(Program& program, const std::string& path) {
-  ASSIGN_OR_RETURN(const Inspection inspection, Inspect(path));
+  ASSIGN_OR_RETURN(const Inspection inspection, Inspect(path, {.stop = program.interrupt.token()}));
   Json summary = SummaryJson(inspection);
   if (program.out.json()) {
     summary["tensor_list"] = ListJson(inspection);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <ctime>
 
 #include "base/mutex.h"
 #include "tools/outcome.h"
@@ -29,6 +30,8 @@ Interrupt::Interrupt() {
   CHECK(pthread_sigmask(SIG_BLOCK, &signals, nullptr) == 0);
   wake_fd_ = eventfd(0, EFD_CLOEXEC);
   CHECK(wake_fd_ >= 0);
+  const timespec now{};
+  if (const int number = sigtimedwait(&signals, nullptr, &now); number > 0) Take(number);
   worker_ = Worker("signals", [this](std::stop_token) { TakeSignals(); });
 }
 
@@ -48,13 +51,16 @@ void Interrupt::TakeSignals() {
     if (poll(fds, 2, -1) < 0 || (fds[0].revents & POLLIN) == 0) continue;
     signalfd_siginfo taken{};
     if (read(signal_fd, &taken, sizeof(taken)) != sizeof(taken)) continue;
-    const int number = static_cast<int>(taken.ssi_signo);
-    int none = 0;
-    const bool first = signal_.compare_exchange_strong(none, number);
-    if (!first && number == SIGINT) _exit(kExitInterrupted);
-    stop_.request_stop();
+    Take(static_cast<int>(taken.ssi_signo));
   }
   close(signal_fd);
+}
+
+void Interrupt::Take(int number) {
+  int none = 0;
+  const bool first = signal_.compare_exchange_strong(none, number);
+  if (!first && number == SIGINT) _exit(kExitInterrupted);
+  stop_.request_stop();
 }
 
 Status Interrupt::StopStatusOfServer() const { return signal_ == SIGTERM ? OkStatus() : InterruptedError(); }

@@ -15,7 +15,7 @@ namespace bascule {
 
 class Interrupt {
  public:
-  Interrupt();
+  Interrupt();  // a signal that waits already is taken at once
   ~Interrupt();
 
   std::stop_token token() const { return stop_.get_token(); }
@@ -27,6 +27,7 @@ class Interrupt {
 
  private:
   void TakeSignals();
+  void Take(int number);
 
   std::stop_source stop_;
   std::atomic<int> signal_{0};

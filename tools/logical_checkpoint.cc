@@ -211,12 +211,15 @@ DTypeOf EngineTypesOf(const LogicalCheckpoint& checkpoint, WantedDType wanted) {
 }
 
 Result<CheckpointDigest> DigestCheckpoint(const LogicalCheckpoint& checkpoint, std::vector<TensorSpec> specs) {
-  if (checkpoint.artifact() != nullptr) {
-    ASSIGN_OR_RETURN(const ArtifactCheck check, CheckArtifact(*checkpoint.artifact()));
-    RETURN_IF_ERROR(check.ToStatus(checkpoint.path()));
-  }
   CheckpointDigest digest{std::move(specs), {}, {}};
-  ASSIGN_OR_RETURN(digest.digests, DigestSource(checkpoint.source(), digest.tensors, /*threads=*/0));
+  if (checkpoint.artifact() != nullptr) {
+    ASSIGN_OR_RETURN(ArtifactCheck check, CheckArtifact(*checkpoint.artifact()));
+    RETURN_IF_ERROR(check.ToStatus(checkpoint.path()));
+    if (digest.tensors == checkpoint.tensors()) digest.digests = std::move(check.digests);
+  }
+  if (digest.digests.empty()) {
+    ASSIGN_OR_RETURN(digest.digests, DigestSource(checkpoint.source(), digest.tensors, /*threads=*/0));
+  }
   digest.version_digest = VersionDigestOf(digest.tensors, digest.digests);
   return digest;
 }

@@ -63,6 +63,12 @@ Outcome UsageOutcome(const CLI::App& app, const CLI::ParseError& error) {
   return UsageError(fmt::format("{}; see {}", UsageComplaint(app, error), help));
 }
 
+// What Ctrl-C has cancelled was interrupted, and nothing else.
+Outcome Explained(Outcome outcome, const Interrupt& interrupt) {
+  if (outcome.status.code() == StatusCode::kCancelled && interrupt.requested()) outcome.status = InterruptedError();
+  return outcome;
+}
+
 int Finish(Output& out, const Outcome& outcome) {
   if (!outcome.status.ok()) out.PrintError(outcome);
   return ExitCodeOf(outcome.status);
@@ -94,7 +100,7 @@ int Main(int argc, char** argv) {
   SetLogJson(options.log_json);
   const auto chosen = std::find_if(commands.begin(), commands.end(), [](const Command& c) { return c.app->parsed(); });
   Program program{out, interrupt};
-  return Finish(out, chosen->run(program));
+  return Finish(out, Explained(chosen->run(program), interrupt));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "checkpoint/read_strategy.h"
+#include "tools/interrupt.h"
 
 namespace bascule {
 
@@ -19,6 +20,12 @@ inline void AddReadOptions(CLI::App& app, ReadOptions& target) {
       ->type_name("auto|mmap|read|direct")
       ->default_str("auto");
   app.add_flag("--drop-cache", target.drop_cache, "let the page cache forget what was read");
+}
+
+// The same, until Ctrl-C.
+inline ReadOptions UntilInterrupted(ReadOptions options, const Interrupt& interrupt) {
+  options.stop = interrupt.token();
+  return options;
 }
 
 }  // namespace bascule

@@ -77,7 +77,8 @@ std::string RanksText(const ArtifactManifest& manifest) {
 }
 
 Outcome RunShard(Program& program, const ShardOptions& options) {
-  ASSIGN_OR_RETURN(LogicalCheckpoint checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
+  ASSIGN_OR_RETURN(LogicalCheckpoint checkpoint,
+                   LogicalCheckpoint::Open(options.checkpoint, UntilInterrupted(options.read, program.interrupt)));
   std::optional<Hash256> source_digest;
   if (options.quantize) {
     ASSIGN_OR_RETURN(source_digest, Quantize(options, program.interrupt.token(), checkpoint));

@@ -20,7 +20,8 @@ struct UnshardOptions {
 };
 
 Outcome RunUnshard(Program& program, const UnshardOptions& options) {
-  ASSIGN_OR_RETURN(const LogicalCheckpoint opened, LogicalCheckpoint::Open(options.artifact, options.read));
+  ASSIGN_OR_RETURN(const LogicalCheckpoint opened,
+                   LogicalCheckpoint::Open(options.artifact, UntilInterrupted(options.read, program.interrupt)));
   if (opened.artifact() == nullptr) {
     return Status::InvalidArgument("not_an_artifact", options.artifact + " is a checkpoint already");
   }

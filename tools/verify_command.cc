@@ -154,11 +154,12 @@ void Show(Output& out, const Differences& differences) {
 
 Outcome RunVerify(Program& program, const VerifyOptions& options) {
   const Deadline deadline = Deadline::After(Clock::Real(), options.timeout);
+  const ReadOptions read = UntilInterrupted(options.read, program.interrupt);
   std::vector<Content> sides;
   for (const std::string& side : {options.a, options.b}) {
     std::error_code ignored;
     const bool is_engine = !std::filesystem::exists(side, ignored) && NetAddress::Parse(side).ok();
-    auto content = is_engine ? ReadEngine(program, side, deadline) : ReadFiles(side, options.read);
+    auto content = is_engine ? ReadEngine(program, side, deadline) : ReadFiles(side, read);
     if (!content.ok()) return {content.status(), is_engine ? side : "", ""};
     sides.push_back(std::move(*content));
   }

@@ -63,13 +63,15 @@ def run(*arguments, env=None, timeout=PATIENCE_S, as_json=True):
 class Running:
     """A command that runs: its stdout line by line, its signals, its /proc."""
 
-    def __init__(self, *arguments, env=None):
+    def __init__(self, *arguments, env=None, before=None):
+        """`before` runs in the new process just before the program."""
         self.process = subprocess.Popen(
             [PROGRAM, *map(str, arguments), "--json"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **(env or {})},
+            preexec_fn=before,
         )
         self._lines = queue.SimpleQueue()
         self._stderr = []
@@ -175,9 +177,9 @@ class EndToEndTest(unittest.TestCase):
         self.env = {"XDG_RUNTIME_DIR": str(self.runtime)}
         self.addCleanup(shutil.rmtree, self.runtime, ignore_errors=True)
 
-    def start(self, *arguments):
+    def start(self, *arguments, before=None):
         """Any command, killed at the end of the test if it still runs."""
-        running = Running(*arguments, env=self.env)
+        running = Running(*arguments, env=self.env, before=before)
         self.addCleanup(running.kill)
         return running
 

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <numeric>
 #include <random>
+#include <stop_token>
+#include <thread>
 
 #include "tests/unit/checkpoint/scripted_file.h"
 
@@ -232,6 +235,24 @@ TEST(FileBoxReaderTest, AReaderThatIsGivenUpHalfWayReadsNoFurtherThanItsBuffers)
   }
 
   EXPECT_LE(counts.read_bytes, kReadAhead * kChunkBytes);
+}
+
+TEST(FileBoxReaderTest, AStopEndsAReadThatWaitsForAStuckDevice) {
+  std::latch device(1);
+  ScriptedFile file(kMiB);
+  file.stuck = &device;
+  ReadCounts counts;
+  std::stop_source stop;
+  const auto reader = ReadFiles({&file}, {Range(0, kMiB)}, /*threads=*/1, {.stop = stop.get_token()}, counts);
+  Status status;
+  std::jthread consumer([&] { status = reader->Next().status(); });
+
+  stop.request_stop();
+  consumer.join();
+
+  EXPECT_EQ(status.reason(), "cancelled");
+  EXPECT_EQ(reader->Next().status().reason(), "cancelled");
+  device.count_down();
 }
 
 }  // namespace

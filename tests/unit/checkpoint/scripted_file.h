@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <latch>
 #include <vector>
 
 #include "base/mutex.h"
@@ -32,6 +33,7 @@ class ScriptedFile final : public ByteFile {
   std::int64_t end = std::int64_t{1} << 40;
   std::int64_t block = 1;
   bool changed = false;
+  std::latch* stuck = nullptr;  // no call returns before it opens
 
   const std::string& path() const override { return path_; }
   std::int64_t bytes() const override { return std::ssize(content_); }
@@ -41,6 +43,7 @@ class ScriptedFile final : public ByteFile {
   }
 
   std::int64_t ReadSome(std::int64_t offset, std::span<std::byte> target) const override {
+    if (stuck != nullptr) stuck->wait();
     MutexLock lock(mu_);
     calls_.push_back({offset, std::ssize(target)});
     if (interrupt_every > 0 && std::ssize(calls_) % interrupt_every == 0) return -EINTR;
