@@ -41,13 +41,9 @@ MemoryDigest DigestMemory(const TensorMemory& memory, const Layout& engine_layou
   return {verifier.Totals(), verifier.HeldByRank(), verifier.ReplicaDifferences()};
 }
 
-Result<std::vector<TensorDigest>> DigestLease(const WeightLease& lease, const Layout& engine_layout,
-                                              const ReceivePlan& plan) {
-  Verifier verifier(plan, engine_layout,
-                    [&](int engine_rank, int tensor) { return lease.Tensor(engine_rank, tensor); });
-  NoteEveryBucket(plan, verifier);
-  RETURN_IF_ERROR(verifier.CheckReplicas());
-  return verifier.Totals();
+MemoryDigest DigestLease(const WeightLease& lease, const Layout& engine_layout, const ReceivePlan& plan) {
+  return DigestMemory([&](int engine_rank, int tensor) { return lease.Tensor(engine_rank, tensor); }, engine_layout,
+                      plan);
 }
 
 }  // namespace bascule

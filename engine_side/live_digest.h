@@ -28,10 +28,7 @@ struct MemoryDigest {
 // `plan` is PlanOfEngine's. Uses a few threads of its own.
 MemoryDigest DigestMemory(const TensorMemory& memory, const Layout& engine_layout, const ReceivePlan& plan);
 
-// The totals of what a lease shows.
-//
-// DataLoss "replicas_differ"  names tensor and ranks
-Result<std::vector<TensorDigest>> DigestLease(const WeightLease& lease, const Layout& engine_layout,
-                                              const ReceivePlan& plan);
+// The same of what a lease shows; `plan` is PlanOfEngine's.
+MemoryDigest DigestLease(const WeightLease& lease, const Layout& engine_layout, const ReceivePlan& plan);
 
 }  // namespace bascule

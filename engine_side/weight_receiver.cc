@@ -91,7 +91,7 @@ class Receiver final : public WeightReceiver {
     return report;
   }
 
-  Result<std::vector<TensorDigest>> DigestLive() override {
+  Result<MemoryDigest> DigestLive() override {
     const WeightLease lease = slots_->AcquireLive();
     if (lease.empty()) return Status::FailedPrecondition("nothing_live", "no version is live yet");
     return DigestLease(lease, options_.layout, engine_plan_);

@@ -32,6 +32,7 @@
 #include "engine_side/engine_hooks.h"
 #include "engine_side/flip_mode.h"
 #include "engine_side/history.h"
+#include "engine_side/live_digest.h"
 #include "engine_side/stall_budget.h"
 #include "engine_side/weight_lease.h"
 
@@ -97,10 +98,12 @@ class WeightReceiver {
   // FailedPrecondition "no_kept_version" | "flip_in_progress"; NotFound "version_not_kept"; DeadlineExceeded "deadline"
   virtual Result<FlipReport> Rollback(std::optional<std::uint64_t> to, Deadline deadline) = 0;
 
-  // Digests of the *live memory*, read now through the engine's map under a lease: per logical tensor, in layout order.
+  // Digests of the *live memory*, read now through the engine's map under a lease.
   //
-  // FailedPrecondition "nothing_live"; DataLoss "replicas_differ"  names tensor and ranks
-  virtual Result<std::vector<TensorDigest>> DigestLive() = 0;
+  // Replicas that differ from their owners are listed: the totals are the owners'.
+  //
+  // FailedPrecondition "nothing_live"
+  virtual Result<MemoryDigest> DigestLive() = 0;
 
   virtual ReceiverStatus status() const = 0;
   virtual std::vector<HistoryEntry> History() const = 0;  // oldest first; the newest 10 000 are kept

@@ -31,7 +31,8 @@ struct Content {
   std::optional<LogicalCheckpoint> files;
   std::map<std::string, TensorSpec> tensors;
   std::map<std::string, TensorDigest> digests;  // of files: once it is known in which types
-  std::vector<Artifact::Altered> altered;       // of an artifact: what its manifest says otherwise
+  // Of an artifact: what its manifest says otherwise. Of an engine: replicas that differ.
+  std::vector<Artifact::Altered> altered;
 };
 
 // By tensor, the first reason found.
@@ -44,6 +45,9 @@ Result<Content> ReadEngine(Program& program, const std::string& address, Deadlin
   for (std::size_t t = 0; t < live.tensors.size(); ++t) {
     content.tensors[live.tensors[t].name] = live.tensors[t];
     content.digests[live.tensors[t].name] = live.digests[t];
+  }
+  for (const auto& [tensor, what] : live.replica_differences) {
+    content.altered.push_back({tensor, fmt::format("{}: {}", address, what)});
   }
   return content;
 }

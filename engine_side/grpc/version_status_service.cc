@@ -160,13 +160,18 @@ class EngineVersionStatusService::Service final : public v1::VersionStatus::Serv
   }
 
   grpc::Status DigestLive(grpc::ServerContext*, const v1::DigestLiveRequest*, v1::DigestLiveResponse* out) override {
-    const auto digests = receiver_.DigestLive();
-    if (!digests.ok()) return ToGrpc(digests.status());
+    const auto live = receiver_.DigestLive();
+    if (!live.ok()) return ToGrpc(live.status());
     const std::vector<TensorSpec>& tensors = receiver_.layout().tensors;
     std::vector<std::size_t> by_name(tensors.size());
     std::iota(by_name.begin(), by_name.end(), std::size_t{0});
     std::sort(by_name.begin(), by_name.end(), [&](auto a, auto b) { return tensors[a].name < tensors[b].name; });
-    for (const std::size_t t : by_name) Fill(tensors[t], (*digests)[t], *out->add_tensors());
+    for (const std::size_t t : by_name) Fill(tensors[t], live->totals[t], *out->add_tensors());
+    for (const Verifier::Difference& difference : live->replica_differences) {
+      v1::ReplicaDifference& entry = *out->add_replica_differences();
+      entry.set_tensor(tensors[static_cast<std::size_t>(difference.tensor)].name);
+      entry.set_what(difference.what);
+    }
     return grpc::Status::OK;
   }
 

@@ -69,6 +69,7 @@ Status VersionPublisher::CheckStatus(const WeightVersion& version, std::stop_tok
 
 Status VersionPublisher::CheckLiveMemory(const WeightVersion& version) {
   ASSIGN_OR_RETURN(const LiveDigests live, status_->DigestLive(In(kPublishTimeout), {}));
+  if (!live.replica_differences.empty()) return Differs(version, live.replica_differences[0].what);
   const Hash256 digest = VersionDigestOf(live.tensors, live.digests);
   return digest == version.digest ? OkStatus() : Differs(version, "memory of digest " + digest.ToHex());
 }

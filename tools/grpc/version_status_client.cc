@@ -98,6 +98,9 @@ Result<LiveDigests> VersionStatusClient::DigestLive(Deadline deadline, std::stop
     TensorDigest& digest = live.digests.emplace_back();
     std::copy(tensor.digest().begin(), tensor.digest().end(), digest.lane.begin());
   }
+  for (const v1::ReplicaDifference& difference : answer.replica_differences()) {
+    live.replica_differences.push_back({difference.tensor(), difference.what()});
+  }
   return live;
 }
 

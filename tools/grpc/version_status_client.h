@@ -25,6 +25,11 @@ using Json = nlohmann::ordered_json;
 struct LiveDigests {
   std::vector<TensorSpec> tensors;
   std::vector<TensorDigest> digests;
+  struct ReplicaDifference {
+    std::string tensor;
+    std::string what;
+  };
+  std::vector<ReplicaDifference> replica_differences;
 };
 
 // Every call: Unavailable "peer_lost"; DeadlineExceeded "deadline"; Cancelled "interrupted" once `stop` is

@@ -87,11 +87,11 @@ TEST_F(ReceiverTest, NoPoisonOfTheShadowSlotSurvivesStaging) {
 TEST_F(ReceiverTest, LiveMemoryDigestsToTheSealAndOneFlippedBitShows) {
   auto publisher = WithVersionOne();
 
-  EXPECT_EQ(*receiver_->DigestLive(), publisher->SealOf(1).digests);
+  EXPECT_EQ(receiver_->DigestLive()->totals, publisher->SealOf(1).digests);
 
   const WeightLease lease = receiver_->AcquireLive();
   const_cast<std::byte&>(lease.Tensor(1, 0)[17]) ^= std::byte{4};
-  const auto digests = *receiver_->DigestLive();
+  const auto digests = receiver_->DigestLive()->totals;
   EXPECT_NE(digests[0], publisher->SealOf(1).digests[0]);
   EXPECT_EQ(digests[3], publisher->SealOf(1).digests[3]);
 }
@@ -101,10 +101,14 @@ TEST_F(ReceiverTest, AReplicaThatDiffersInLiveMemoryIsNamed) {
   const WeightLease lease = receiver_->AcquireLive();
   const_cast<std::byte&>(lease.Tensor(1, 1)[3]) ^= std::byte{1};
 
-  const Status status = receiver_->DigestLive().status();
+  const auto live = receiver_->DigestLive();
 
-  EXPECT_EQ(status.reason(), "replicas_differ");
-  EXPECT_NE(status.message().find("tensor b"), std::string::npos) << status.message();
+  ASSERT_TRUE(live.ok()) << live.status().ToString();
+  ASSERT_EQ(live->replica_differences.size(), 1U);
+  const Verifier::Difference& difference = live->replica_differences.front();
+  EXPECT_EQ(receiver_->layout().tensors[static_cast<std::size_t>(difference.tensor)].name, "b");
+  EXPECT_NE(difference.what.find("engine rank 1"), std::string::npos) << difference.what;
+  EXPECT_EQ(live->totals, publisher->SealOf(1).digests) << "those of the owners";
 }
 
 TEST_F(ReceiverTest, NothingLiveHasNoDigestNoLeaseAndNoWayBack) {
