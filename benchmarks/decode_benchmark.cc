@@ -66,7 +66,8 @@ void ReadMemoryOn(int threads, std::span<const std::byte> bytes) {
 
 Result<std::vector<BenchmarkRow>> RunDecodeBenchmark(const BenchmarkScale& scale) {
   const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  ASSIGN_OR_RETURN(const auto engine, LocalEngine::Create(ModelOfAbout(scale.model_bytes * 5 / 12), threads));
+  ASSIGN_OR_RETURN(const auto engine,
+                   LocalEngine::Create(ModelOfAbout(scale.model_bytes * 5 / 12), {.threads = threads}));
   const std::span<const std::byte> weights = engine->trainer().weights();  // the head is tied: a token reads them all
   const Measured contenders[] = {
       [&] { return SecondsOfToken(engine->decode()); },

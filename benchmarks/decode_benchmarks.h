@@ -9,6 +9,8 @@
 namespace bascule {
 
 Result<std::vector<BenchmarkRow>> RunStallBenchmark(const BenchmarkScale& scale);
+Result<std::vector<BenchmarkRow>> RunInPlaceBenchmark(const BenchmarkScale& scale);
+Result<std::vector<BenchmarkRow>> RunStagingBenchmark(const BenchmarkScale& scale);
 Result<std::vector<BenchmarkRow>> RunDecodeBenchmark(const BenchmarkScale& scale);
 
 }  // namespace bascule

@@ -18,23 +18,34 @@ namespace bascule {
 
 class LocalEngine {
  public:
+  struct Options {
+    int threads = 1;
+    FlipMode flip = FlipMode::kShadow;
+    bool pausable = false;
+  };
   // A first version is live and decoding has started.
   //
   // ResourceExhausted "slot_memory" | "device_memory" | "kv_memory"
-  static Result<std::unique_ptr<LocalEngine>> Create(const ModelConfig& config, int threads);
+  static Result<std::unique_ptr<LocalEngine>> Create(const ModelConfig& config, const Options& options);
   ~LocalEngine();
 
   DecodeEngine& decode() { return *decode_; }
   WeightReceiver& receiver() { return *receiver_; }
   SyncTrainer& trainer() { return *trainer_; }
+  // Of a pausable engine: decoding stops, a version comes and goes live, decoding goes on. How long it stood still.
+  Result<Duration> PublishWhilePaused(Deadline deadline);
 
  private:
-  LocalEngine() = default;
+  // Where the engine is paused already, every moment is a safe point.
+  class PausableHooks;
+
+  LocalEngine();
 
   LoopbackControl control_;
   LoopbackNetwork network_;
   std::unique_ptr<LoopbackListener> listener_;
   std::unique_ptr<DecodeEngine> decode_;
+  std::unique_ptr<PausableHooks> hooks_;
   std::unique_ptr<WeightReceiver> receiver_;
   std::unique_ptr<LoopbackControl::Listener> serving_;
   LoopbackDialer dialer_{network_};

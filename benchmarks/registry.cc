@@ -30,8 +30,11 @@ constexpr Benchmark kBenchmarks[] = {
     {"sync_gloo", "the first beside what Python trainers do on CPUs", RunSyncGlooBenchmark},
 #endif
     {"decode_batch1", "weights that one request's decoding reads", RunDecodeBenchmark},
-    {"stall_shadow", "how long decoding stands still when a version goes live, small model and large",
+    {"decode_while_staging", "tokens and their gaps while a version stages, beside the undisturbed ones",
+     RunStagingBenchmark},
+    {"stall_shadow", "how long decoding stands still when a version goes live; and when it pauses for the transfer",
      RunStallBenchmark},
+    {"stall_in_place", "the same where the bytes change places instead of the slots", RunInPlaceBenchmark},
 };
 
 constexpr Duration kPatience = std::chrono::minutes(30);  // of one benchmark

@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <thread>
+
 #include "bridge/transport/grpc/listener.h"
 #include "bridge/transport/shm/listener.h"
 #include "bridge/transport/shm/runtime_directory.h"
@@ -11,19 +14,30 @@ namespace bascule {
 namespace {
 
 constexpr Duration kStartPatience = std::chrono::minutes(2);  // slots are prefaulted
+constexpr std::int64_t kKvPages = 256;  // of 16 tokens: for every request that benchmarks run at once
 constexpr std::string_view kAnyPort = "127.0.0.1:0";
 
 }  // namespace
 
-Result<std::unique_ptr<SyncEngine>> SyncEngine::Create(const ModelConfig& config, TransportKind kind) {
+Result<std::unique_ptr<SyncEngine>> SyncEngine::Create(const ModelConfig& config, TransportKind kind,
+                                                       Decoding decoding) {
   std::unique_ptr<SyncEngine> engine(new SyncEngine());
   std::vector<grpc::Service*> services;
   RETURN_IF_ERROR(engine->Listen(kind, services));
   ASSIGN_OR_RETURN(EngineLayout layout, MakeEngineLayout(config, DType::kBf16));
+  EngineHooks* hooks = &engine->idle_;
+  if (decoding == Decoding::kYes) {
+    const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    ASSIGN_OR_RETURN(
+        engine->decode_,
+        DecodeEngine::Create({.config = config, .tensors = layout.tensors, .threads = threads, .kv_pages = kKvPages}));
+    hooks = engine->decode_.get();
+  }
   ASSIGN_OR_RETURN(engine->receiver_, WeightReceiver::Create({.model = config.Description(),
                                                               .layout = std::move(layout.layout),
                                                               .listeners = {engine->listener_.get()}},
-                                                             engine->hooks_));
+                                                             *hooks));
+  if (engine->decode_) engine->decode_->Start([receiver = engine->receiver_.get()] { return receiver->AcquireLive(); });
   engine->control_ = std::make_unique<GrpcControlService>(
       [receiver = engine->receiver_.get()](ControlChannel& channel) { static_cast<void>(receiver->Serve(channel)); });
   services.push_back(engine->control_->service());
@@ -45,6 +59,10 @@ Status SyncEngine::Listen(TransportKind kind, std::vector<grpc::Service*>& servi
     return OkStatus();
   }
   return Status::Unimplemented("transport_unavailable", fmt::format("{} between processes", TransportName(kind)));
+}
+
+SyncEngine::~SyncEngine() {
+  if (decode_) decode_->Stop();  // gives its leases back
 }
 
 Result<RemoteServer> StartServer(const std::function<Status(PeerLink&)>& body) {

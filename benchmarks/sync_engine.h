@@ -1,5 +1,5 @@
-// The engine's end of a sync benchmark: a receiver that decodes nothing, behind a gRPC server for control, with one
-// transport.
+// The engine's end of a sync benchmark: a receiver, with or without a decoder that reads what it holds, behind a gRPC
+// server for control, with one transport.
 //
 // Thread-safety: confined to one thread.
 #pragma once
@@ -14,6 +14,7 @@
 #include "benchmarks/peer_process.h"
 #include "bridge/session/grpc/grpc_control.h"
 #include "bridge/transport/transport.h"
+#include "engine_side/decode/decode_engine.h"
 #include "engine_side/weight_receiver.h"
 #include "model/model_config.h"
 
@@ -23,14 +24,19 @@ class SyncEngine {
  public:
   // ResourceExhausted "slot_memory"; Unimplemented "transport_unavailable" (loopback); what a listener or a server can
   // fail with
-  static Result<std::unique_ptr<SyncEngine>> Create(const ModelConfig& config, TransportKind kind);
+  enum class Decoding { kNo, kYes };
+  static Result<std::unique_ptr<SyncEngine>> Create(const ModelConfig& config, TransportKind kind,
+                                                    Decoding decoding = Decoding::kNo);
+  ~SyncEngine();
   const std::string& address() const { return server_->address(); }
+  DecodeEngine* decode() { return decode_.get(); }  // null unless it decodes
 
  private:
   SyncEngine() = default;
   Status Listen(TransportKind kind, std::vector<grpc::Service*>& services);
 
-  IdleHooks hooks_;
+  IdleHooks idle_;
+  std::unique_ptr<DecodeEngine> decode_;
   std::unique_ptr<TransportListener> listener_;
   std::unique_ptr<WeightReceiver> receiver_;
   std::unique_ptr<GrpcControlService> control_;

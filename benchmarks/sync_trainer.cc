@@ -36,7 +36,23 @@ Result<std::unique_ptr<SyncTrainer>> SyncTrainer::Create(const ModelConfig& conf
   return trainer;
 }
 
+Status SyncTrainer::PublishUntilSealed() {
+  RETURN_IF_ERROR(AwaitFlip());
+  const Deadline deadline = Deadline::After(Clock::Real(), 2 * kPublishDeadline);
+  ASSIGN_OR_RETURN(sealed_, publisher_->Publish({}));
+  return sealed_->WaitPacked(deadline);
+}
+
+Status SyncTrainer::AwaitFlip() {
+  const auto sealed = std::exchange(sealed_, nullptr);
+  if (sealed == nullptr) return OkStatus();
+  ASSIGN_OR_RETURN(const PublishReport report,
+                   sealed->WaitCommitted(Deadline::After(Clock::Real(), 2 * kPublishDeadline)));
+  return report.replicas[0].status;
+}
+
 Result<PublishReport> SyncTrainer::PublishAndReport() {
+  RETURN_IF_ERROR(AwaitFlip());
   const Deadline deadline = Deadline::After(Clock::Real(), 2 * kPublishDeadline);
   ASSIGN_OR_RETURN(const std::shared_ptr<PublishHandle> handle, publisher_->Publish({}));
   ASSIGN_OR_RETURN(PublishReport report, handle->WaitCommitted(deadline));

@@ -33,6 +33,10 @@ class SyncTrainer {
   // As above, for who wants to know more of it.
   Result<PublishReport> PublishAndReport();
 
+  // As Publish, but returns once the engine has proven every byte, before the flip, which AwaitFlip waits for.
+  Status PublishUntilSealed();
+  Status AwaitFlip();
+
   std::span<const std::byte> weights() const { return weights_->bytes(); }
 
  private:
@@ -40,6 +44,7 @@ class SyncTrainer {
 
   std::unique_ptr<DeviceBuffer> weights_;
   std::unique_ptr<WeightPublisher> publisher_;
+  std::shared_ptr<PublishHandle> sealed_;  // shared with the publisher
 };
 
 }  // namespace bascule

@@ -212,7 +212,8 @@ Status Connection::OpenRoutes(TransportKind kind) {
   BucketSink& sink = *this;
   for (const Route route : plan_->plan.routes) {
     const int index = static_cast<int>(routes_.size());
-    routes_.push_back(std::make_unique<RouteReader>(*listener_, id_, index, route, sink, parts_.clock));
+    routes_.push_back(
+        std::make_unique<RouteReader>(*listener_, id_, index, route, sink, parts_.clock, parts_.options.staging_nice));
   }
   return OkStatus();
 }

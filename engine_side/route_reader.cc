@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/thread_priority.h"
+
 namespace bascule {
 namespace {
 
@@ -11,15 +13,17 @@ constexpr Duration kIdleWait = std::chrono::hours(1);
 }  // namespace
 
 RouteReader::RouteReader(TransportListener& listener, std::uint64_t connection, int index, Route route,
-                         BucketSink& sink, Clock& clock)
+                         BucketSink& sink, Clock& clock, int nice)
     : listener_(listener),
       connection_(connection),
       index_(index),
       route_(route),
       sink_(sink),
       clock_(clock),
-      thread_(fmt::format("route{}-{}", route.sender_rank, route.engine_rank),
-              [this](std::stop_token stop) { Run(stop); }) {}
+      thread_(fmt::format("route{}-{}", route.sender_rank, route.engine_rank), [this, nice](std::stop_token stop) {
+        GiveWay(nice);
+        Run(stop);
+      }) {}
 
 void RouteReader::Run(std::stop_token stop) {
   const Status why = ReadUntilLost(stop);

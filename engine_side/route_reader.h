@@ -26,9 +26,10 @@ class BucketSink {
 // Thread-safety: confined to its owner.
 class RouteReader {
  public:
-  // Everything is borrowed. `index` is the route's in the plan.
+  // Everything is borrowed. `index` is the route's in the plan; its thread gives way by `nice`
+  // (base/thread_priority.h).
   RouteReader(TransportListener& listener, std::uint64_t connection, int index, Route route, BucketSink& sink,
-              Clock& clock);
+              Clock& clock, int nice);
   // Also wakes a reader whose sender has called; one that still waits for that ends with TransportListener::Forget.
   void RequestStop() { thread_.RequestStop(); }
 

@@ -21,6 +21,9 @@ Status CheckOptions(const WeightReceiverOptions& options) {
   if (options.stall_budget.limit < Duration::zero()) {
     return Status::InvalidArgument("bad_options", "stall_budget is negative");
   }
+  if (options.staging_nice < 0 || options.staging_nice > 19) {
+    return Status::InvalidArgument("bad_options", fmt::format("staging_nice={} want=0..19", options.staging_nice));
+  }
   if (options.max_credits < 1 || options.max_credits > kMaxCredits) {
     return Status::InvalidArgument("bad_options",
                                    fmt::format("max_credits={} most={}", options.max_credits, kMaxCredits));

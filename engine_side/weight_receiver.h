@@ -46,7 +46,9 @@ struct WeightReceiverOptions {
   FlipMode flip = FlipMode::kShadow;
   StallBudget stall_budget;
   BlockCopier* copier = nullptr;  // for kInPlace; borrowed, null: memcpy
-  std::int32_t max_credits = 8;   // per route
+  // Threads that stage give way to those that decode: 0 (not at all) to 19; see base/thread_priority.h.
+  int staging_nice = 10;
+  std::int32_t max_credits = 8;  // per route
   // Listeners of the transports this engine takes, best first. Borrowed: they outlive the receiver.
   std::vector<TransportListener*> listeners;
   Duration max_session = std::chrono::minutes(30);  // bound on a deadline that a publisher asks for
