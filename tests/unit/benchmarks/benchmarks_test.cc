@@ -158,12 +158,26 @@ TEST(BenchmarksTest, DecodingIsTheRateAtWhichWeightsAreReadBesideMemoryRead) {
 TEST(BenchmarksTest, StallsAreTimedOnASmallModelAndALargeOne) {
   const std::vector<BenchmarkRow> rows = RowsOf("stall_shadow");
 
+  ASSERT_EQ(rows.size(), 3u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(rows[i].name.substr(0, 13), "stall_shadow_");
+    EXPECT_EQ(rows[i].unit, "us");
+    EXPECT_GT(rows[i].value, 0.0);
+    EXPECT_EQ(rows[i].limit, 1000);
+  }
+  EXPECT_EQ(rows[2].name, "stall_pause_transfer_resume");
+  EXPECT_GT(rows[2].value, 0.0);
+  EXPECT_EQ(rows[2].limit, rows[1].value);
+}
+
+TEST(BenchmarksTest, StallsInPlaceStandBesideTheSameBytesCopied) {
+  const std::vector<BenchmarkRow> rows = RowsOf("stall_in_place");
+
   ASSERT_EQ(rows.size(), 2u);
   for (const BenchmarkRow& row : rows) {
-    EXPECT_EQ(row.name.substr(0, 13), "stall_shadow_");
-    EXPECT_EQ(row.unit, "us");
+    EXPECT_EQ(row.name.substr(0, 15), "stall_in_place_");
     EXPECT_GT(row.value, 0.0);
-    EXPECT_EQ(row.limit, 1000);
+    EXPECT_GT(row.limit, 0.0);
   }
 }
 
