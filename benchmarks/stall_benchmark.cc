@@ -45,10 +45,11 @@ Result<double> PauseTransferResumeUs(std::int64_t model_bytes, int rounds) {
                    LocalEngine::Create(ModelOfAbout(model_bytes), {.threads = AllThreads(), .pausable = true}));
   const DecodeLoad load(engine->decode(), kRequests);
   std::vector<double> stalls;
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; std::cmp_less(stalls.size(), rounds); ++round) {
+    if (round == kTriesOfFlip * rounds) return Status::Internal("nothing_decodes", "pauses meet no running request");
     ASSIGN_OR_RETURN(const Duration stall, engine->PublishWhilePaused(Deadline::After(Clock::Real(), kPatience)));
     RETURN_IF_ERROR(load.status());
-    stalls.push_back(UsOf(stall));
+    if (stall > Duration::zero()) stalls.push_back(UsOf(stall));
   }
   return QuantileOf(std::move(stalls), 0.5);
 }
