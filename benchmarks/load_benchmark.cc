@@ -160,18 +160,9 @@ class LoadEngine {
   std::uint64_t version_ = 0;
 };
 
-// A line of /proc/self/status, in MB.
-double ProcessMemory(std::string_view key) {
-  std::ifstream lines("/proc/self/status");
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(key)) return std::strtod(line.c_str() + key.size(), nullptr) * 1024 / 1e6;
-  }
-  return 0;
-}
-
 // What a load holds at its peak beyond what the engine holds before and after it.
 Result<double> ExtraMemory(LoadEngine& engine, const std::string& path) {
-  std::ofstream("/proc/self/clear_refs") << "5";  // forgets the peak so far
+  ForgetPeakMemory();
   const double before = ProcessMemory("VmRSS:");
   RETURN_IF_ERROR(engine.Load(path, ReadStrategy::kRead).status());
   return ProcessMemory("VmHWM:") - before;

@@ -1,5 +1,9 @@
 #include "benchmarks/measure.h"
 
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -79,5 +83,15 @@ BASCULE_WIDEST_LOADS void ReadMemory(std::span<const std::byte> bytes) {
   const Line all = (a | b) | (c | d);
   for (int i = 0; i < 8; ++i) Use(all[i]);
 }
+
+double ProcessMemory(std::string_view key) {
+  std::ifstream lines("/proc/self/status");
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(key)) return std::strtod(line.c_str() + key.size(), nullptr) * 1024 / 1e6;
+  }
+  return 0;
+}
+
+void ForgetPeakMemory() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
 }  // namespace bascule

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -32,6 +33,10 @@ double QuantileOf(std::vector<double> values, double p);
 inline double GigabytesPerSecond(std::size_t bytes, double seconds) {
   return static_cast<double>(bytes) / seconds / 1e9;
 }
+
+// A line of /proc/self/status ("VmRSS:", or "VmHWM:", its peak since ForgetPeakMemory), in MB.
+double ProcessMemory(std::string_view key);
+void ForgetPeakMemory();
 
 // Keeps the compiler from dropping work whose result nobody reads.
 void Use(std::uint64_t value);

@@ -26,6 +26,8 @@ constexpr Benchmark kBenchmarks[] = {
     {"warm_load", "the same from the page cache; its memory, and what 8 ranks read", RunWarmLoadBenchmark},
     {"sync_shm", "a publish over shared memory to an engine process, until it is verified", RunSyncShmBenchmark},
     {"sync_grpc", "the same over gRPC", RunSyncGrpcBenchmark},
+    {"reshard_shm", "a publish of four trainer processes to two engine ranks, beside the first",
+     RunReshardShmBenchmark},
 #if defined(BASCULE_GLOO)
     {"sync_gloo", "the first beside what Python trainers do on CPUs", RunSyncGlooBenchmark},
 #endif

@@ -19,12 +19,12 @@ constexpr std::string_view kAnyPort = "127.0.0.1:0";
 
 }  // namespace
 
-Result<std::unique_ptr<SyncEngine>> SyncEngine::Create(const ModelConfig& config, TransportKind kind,
-                                                       Decoding decoding) {
+Result<std::unique_ptr<SyncEngine>> SyncEngine::Create(const ModelConfig& config, TransportKind kind, Decoding decoding,
+                                                       int tensor_parallel) {
   std::unique_ptr<SyncEngine> engine(new SyncEngine());
   std::vector<grpc::Service*> services;
   RETURN_IF_ERROR(engine->Listen(kind, services));
-  ASSIGN_OR_RETURN(EngineLayout layout, MakeEngineLayout(config, DType::kBf16));
+  ASSIGN_OR_RETURN(EngineLayout layout, MakeEngineLayout(config, DType::kBf16, {.tensor = tensor_parallel}));
   EngineHooks* hooks = &engine->idle_;
   if (decoding == Decoding::kYes) {
     const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -72,9 +72,9 @@ Result<RemoteServer> StartServer(const std::function<Status(PeerLink&)>& body) {
   return server;
 }
 
-Result<RemoteServer> StartSyncEngine(const ModelConfig& config, TransportKind kind) {
+Result<RemoteServer> StartSyncEngine(const ModelConfig& config, TransportKind kind, int tensor_parallel) {
   return StartServer([&](PeerLink& link) -> Status {
-    ASSIGN_OR_RETURN(const auto engine, SyncEngine::Create(config, kind));
+    ASSIGN_OR_RETURN(const auto engine, SyncEngine::Create(config, kind, SyncEngine::Decoding::kNo, tensor_parallel));
     RETURN_IF_ERROR(link.Send(engine->address()));
     link.AwaitEnd();
     return OkStatus();

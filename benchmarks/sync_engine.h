@@ -26,7 +26,7 @@ class SyncEngine {
   // fail with
   enum class Decoding { kNo, kYes };
   static Result<std::unique_ptr<SyncEngine>> Create(const ModelConfig& config, TransportKind kind,
-                                                    Decoding decoding = Decoding::kNo);
+                                                    Decoding decoding = Decoding::kNo, int tensor_parallel = 1);
   ~SyncEngine();
   const std::string& address() const { return server_->address(); }
   DecodeEngine* decode() { return decode_.get(); }  // null unless it decodes
@@ -52,6 +52,6 @@ struct RemoteServer {
 // Starts a process and waits for the first message of `body`: the address at which it listens.
 Result<RemoteServer> StartServer(const std::function<Status(PeerLink&)>& body);
 // A SyncEngine.
-Result<RemoteServer> StartSyncEngine(const ModelConfig& config, TransportKind kind);
+Result<RemoteServer> StartSyncEngine(const ModelConfig& config, TransportKind kind, int tensor_parallel = 1);
 
 }  // namespace bascule

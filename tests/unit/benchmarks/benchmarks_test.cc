@@ -266,5 +266,18 @@ TEST(RowMessageTest, ARowComesBackAsItWas) {
   EXPECT_EQ(back.limit_what, row.limit_what);
 }
 
+TEST(BenchmarksTest, AReshardSendsEveryByteOnceAndNeedsNoShareTwice) {
+  const std::vector<BenchmarkRow> rows = RowsOf("reshard_shm");
+
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0].name, "reshard_shm");
+  EXPECT_GT(rows[0].value, 0.0);
+  EXPECT_GT(rows[0].limit, 0.0);
+  EXPECT_EQ(rows[1].name, "reshard_bytes_sent");
+  EXPECT_GE(rows[1].ratio(), 1.0);
+  EXPECT_LT(rows[1].ratio(), 1.01);
+  EXPECT_EQ(rows[2].name, "reshard_extra_memory");
+}
+
 }  // namespace
 }  // namespace bascule
