@@ -129,6 +129,7 @@ Status GroupMember::OnLayout(GroupLayout message) {
       !ShowsPart(message.layout, options_.rank, part_)) {
     return Status::DataLoss("bad_message", "the leader's layout shows other tensors of this rank than it has");
   }
+  sessions_.clear();  // they send over the connections
   connections_.clear();
   layout_ = std::move(message.layout);
   return OkStatus();
@@ -137,7 +138,12 @@ Status GroupMember::OnLayout(GroupLayout message) {
 Status GroupMember::OnPlan(const GroupPlan& question) {
   GroupPlanned answer{.connection = question.connection, .status = {}, .transports = {}};
   if (Result<std::shared_ptr<const Plan>> plan = MakeSamePlan(question); plan.ok()) {
+    std::erase_if(sessions_, [&](const auto& entry) {
+      return connections_.at(entry.second->connection()).replica == question.replica;
+    });
     std::erase_if(connections_, [&](const auto& entry) { return entry.second.replica == question.replica; });
+    if (connections_.contains(question.connection))
+      return Status::DataLoss("bad_message", "GroupPlan names a connection twice");
     connections_[question.connection] = {.replica = question.replica, .plan = std::move(*plan), .routes = {}};
   } else {
     answer.status = plan.status();
@@ -174,6 +180,10 @@ Status GroupMember::StartSession(const GroupSend& order, const RoundHooks& hooks
   if (dialer == options_.transports.end()) {
     return Status::Unimplemented("transport_unavailable", std::string(TransportName(order.endpoint.kind)));
   }
+  const bool in_use = std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+    return entry.second->connection() == order.connection && (!entry.second->idle() || entry.first == order.session);
+  });
+  if (in_use) return Status::DataLoss("bad_message", "GroupSend while a session sends over the connection");
   const Plan& plan = *connection->second.plan;
   if (order.frame_bytes != MaxFrameBytes(plan)) {
     return Status::DataLoss("bad_message",
@@ -205,7 +215,7 @@ void GroupMember::EndSession(SessionId session) {
   const auto found = sessions_.find(session);
   if (found == sessions_.end()) return;
   const std::uint64_t connection = found->second->connection();
-  sessions_.erase(found);
+  std::erase_if(sessions_, [&](const auto& entry) { return entry.second->connection() == connection; });
   connections_.erase(connection);
 }
 
