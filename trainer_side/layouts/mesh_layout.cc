@@ -7,6 +7,7 @@
 #include <array>
 #include <limits>
 #include <map>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -17,61 +18,73 @@ Status BadTrainerLayout(std::string message) {
   return Status::InvalidArgument("bad_trainer_layout", std::move(message));
 }
 
-bool IsShard(const Placement& placement) {
-  return placement.kind == Placement::Kind::kShard || placement.kind == Placement::Kind::kStridedShard;
-}
-
 // One cut of a tensor dimension by a mesh dimension.
 struct MeshCut {
-  int mesh_dim = 0;
+  std::size_t mesh_dim = 0;
   int tensor_dim = 0;
 };
 
-// The cuts in the order in which they are made: a strided shard is put off until the Shard to its right is made.
-Result<std::vector<MeshCut>> CutsInOrder(const Dims& shape, const std::vector<int>& mesh,
-                                         const std::vector<Placement>& placements) {
-  std::vector<MeshCut> cuts;
-  std::map<int, std::vector<int>> put_off;  // tensor dimension: mesh dimensions, from left to right
-  std::vector<int> finished;                // tensor dimensions whose strided shards have been cut
-  for (int m = 0; m < std::ssize(mesh); ++m) {
-    const Placement& placement = placements[static_cast<std::size_t>(m)];
+// Puts the cuts of a tensor into the order in which they are made: a strided shard waits until the Shard to its right
+// is made.
+class CutOrder {
+ public:
+  CutOrder(const Dims& shape, const std::vector<int>& mesh, const std::vector<Placement>& placements)
+      : shape_(shape), mesh_(mesh), placements_(placements) {}
+
+  Result<std::vector<MeshCut>> Make() {
+    for (std::size_t m = 0; m < mesh_.size(); ++m) RETURN_IF_ERROR(Add(m));
+    if (waiting_.empty()) return std::move(cuts_);
+    return BadTrainerLayout(
+        fmt::format("StridedShard({}) without a Shard of that dimension to its right", waiting_.begin()->first));
+  }
+
+ private:
+  Status Add(std::size_t m) {
+    const Placement& placement = placements_[m];
     if (placement.kind == Placement::Kind::kPartial) {
       return Status::Unimplemented("partial_placement",
                                    fmt::format("mesh dimension {} holds addends, not weights; reduce them first", m));
     }
-    if (!IsShard(placement)) continue;
-    const int dim = placement.dim < 0 ? placement.dim + shape.size() : placement.dim;
-    if (dim < 0 || dim >= shape.size()) {
-      return BadTrainerLayout(fmt::format("{} of shape={}", placement.ToString(), shape.ToString()));
+    if (placement.kind == Placement::Kind::kReplicate) return OkStatus();
+    const int dim = placement.dim < 0 ? placement.dim + shape_.size() : placement.dim;
+    if (dim < 0 || dim >= shape_.size()) {
+      return BadTrainerLayout(fmt::format("{} of shape={}", placement.ToString(), shape_.ToString()));
     }
     if (placement.kind == Placement::Kind::kStridedShard) {
-      put_off[dim].push_back(m);
-      continue;
+      waiting_[dim].push_back(m);
+      return OkStatus();
     }
-    if (std::ranges::find(finished, dim) != finished.end()) {
+    if (finished_.contains(dim)) {
       return BadTrainerLayout(fmt::format("a second Shard({}) right of a strided one", dim));
     }
-    cuts.push_back({m, dim});
-    const auto waiting = put_off.find(dim);
-    if (waiting == put_off.end()) continue;
-    std::int64_t parts = mesh[static_cast<std::size_t>(m)];
-    for (auto it = waiting->second.rbegin(); it != waiting->second.rend(); ++it) {
-      const Placement& strided = placements[static_cast<std::size_t>(*it)];
+    cuts_.push_back({m, dim});
+    return AddWaiting(dim, mesh_[m]);
+  }
+
+  // The strided shards of `dim`, from right to left, behind the Shard that makes `parts` parts.
+  Status AddWaiting(int dim, std::int64_t parts) {
+    const auto waiting = waiting_.find(dim);
+    if (waiting == waiting_.end()) return OkStatus();
+    for (auto m = waiting->second.rbegin(); m != waiting->second.rend(); ++m) {
+      const Placement& strided = placements_[*m];
       if (strided.split_factor != parts) {
         return BadTrainerLayout(fmt::format("{} with {} parts to its right", strided.ToString(), parts));
       }
-      cuts.push_back({*it, dim});
-      parts *= mesh[static_cast<std::size_t>(*it)];
+      cuts_.push_back({*m, dim});
+      parts *= mesh_[*m];
     }
-    put_off.erase(waiting);
-    finished.push_back(dim);
+    waiting_.erase(waiting);
+    finished_.insert(dim);
+    return OkStatus();
   }
-  if (!put_off.empty()) {
-    return BadTrainerLayout(
-        fmt::format("StridedShard({}) without a Shard of that dimension to its right", put_off.begin()->first));
-  }
-  return cuts;
-}
+
+  const Dims& shape_;
+  const std::vector<int>& mesh_;
+  const std::vector<Placement>& placements_;
+  std::vector<MeshCut> cuts_;
+  std::map<int, std::vector<std::size_t>> waiting_;  // tensor dimension: mesh dimensions, from left to right
+  std::set<int> finished_;                           // tensor dimensions whose strided shards have been cut
+};
 
 Result<int> RanksOf(const std::vector<int>& mesh) {
   std::int64_t ranks = 1;
@@ -129,13 +142,12 @@ Result<Box> ShardOfRank(const Dims& shape, const std::vector<int>& mesh, const s
   if (placements.size() != mesh.size()) {
     return BadTrainerLayout(fmt::format("{} placements for a mesh of {} dimensions", placements.size(), mesh.size()));
   }
-  ASSIGN_OR_RETURN(const std::vector<MeshCut> cuts, CutsInOrder(shape, mesh, placements));
+  ASSIGN_OR_RETURN(const std::vector<MeshCut> cuts, CutOrder(shape, mesh, placements).Make());
   std::vector<int> coordinate(mesh.size());
   for (std::size_t m = mesh.size(); m-- > 0; rank /= mesh[m]) coordinate[m] = rank % mesh[m];
   Box box = Box::Whole(shape);
   for (const MeshCut& cut : cuts) {
-    const auto m = static_cast<std::size_t>(cut.mesh_dim);
-    CutAsChunk(box, cut.tensor_dim, coordinate[m], mesh[m]);
+    CutAsChunk(box, cut.tensor_dim, coordinate[cut.mesh_dim], mesh[cut.mesh_dim]);
   }
   return box;
 }
