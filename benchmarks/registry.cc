@@ -8,6 +8,7 @@
 #include "benchmarks/kernel_benchmarks.h"
 #include "benchmarks/load_benchmarks.h"
 #include "benchmarks/peer_process.h"
+#include "benchmarks/plan_benchmarks.h"
 #include "benchmarks/row_message.h"
 #include "benchmarks/sync_benchmarks.h"
 #include "benchmarks/transport_benchmarks.h"
@@ -31,6 +32,7 @@ constexpr Benchmark kBenchmarks[] = {
 #if defined(BASCULE_GLOO)
     {"sync_gloo", "the first beside what Python trainers do on CPUs", RunSyncGlooBenchmark},
 #endif
+    {"plan_moe", "planning a mixture of experts of a trillion parameters, 256 ranks to 128", RunPlanBenchmark},
     {"decode_batch1", "weights that one request's decoding reads", RunDecodeBenchmark},
     {"decode_while_staging", "tokens and their gaps while a version stages, beside the undisturbed ones",
      RunStagingBenchmark},

@@ -1,5 +1,6 @@
 // The bytes whose SHA-256 names a layout or a plan. A number is eight bytes, little-endian (two's complement); text is
-// its length and its bytes; a list is its length and its items. So no two contents share an encoding.
+// its length and its bytes; a list is its length and its items. So no two contents share an encoding. It is hashed as
+// it comes and never kept: that of a large plan has hundreds of megabytes.
 //
 // Thread-safety: thread-compatible.
 #pragma once
@@ -29,12 +30,14 @@ class CanonicalEncoding {
   void Tensor(const TensorSpec& tensor);  // name, dtype's name, shape
   void Hash(const Hash256& hash) { Text({reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()}); }
 
-  const std::string& bytes() const { return bytes_; }
-  Hash256 Digest() const { return Sha256Of(bytes_); }
+  Hash256 Digest();  // once
 
  private:
   void AppendNumber(std::uint64_t number);
-  std::string bytes_;
+  void HashPending();
+
+  Sha256 hash_;
+  std::string pending_;
 };
 
 }  // namespace bascule

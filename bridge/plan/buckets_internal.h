@@ -1,6 +1,6 @@
 // Groups slices into buckets: whole slices, at aligned offsets, never above the limit.
 //
-// Thread-safety: thread-safe (a pure function).
+// Thread-safety: confined to one thread.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,28 @@
 
 namespace bascule {
 
-struct RoutedSlice {
-  Route route;
-  Slice slice;  // without its payload_offset
-};
+class BucketFiller {
+ public:
+  // `routes`: of all slices to come, sorted, each once.
+  BucketFiller(std::vector<Route> routes, std::int64_t bucket_bytes);
 
-// Sets routes, buckets and payload_bytes of `plan`. `slices` are in the engine's tensor order and so are, route by
-// route, the buckets; buckets that begin with the same tensor alternate between routes.
-void FillBuckets(std::vector<RoutedSlice> slices, std::int64_t bucket_bytes, Plan& plan);
+  // Slices come in the engine's tensor order, without their payload_offset. One that continues the last slice of its
+  // route, in the sender's tensor and in the same row of the engine's, becomes a part of it where the bucket has the
+  // room.
+  void Add(const Route& route, std::int32_t engine_row, Slice slice);
+
+  // Sets routes, buckets and payload_bytes. Buckets are in the engine's tensor order; those that begin with the same
+  // tensor alternate between routes.
+  void MoveInto(Plan& plan);
+
+ private:
+  void AddBehind(std::vector<Bucket>& buckets, Slice slice) const;
+
+  std::vector<Route> routes_;
+  const std::int64_t bucket_bytes_;
+  std::vector<std::vector<Bucket>> buckets_;  // per route
+  std::vector<std::int32_t> last_row_;        // of the engine rank, per route
+  std::int64_t payload_bytes_ = 0;
+};
 
 }  // namespace bascule

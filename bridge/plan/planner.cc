@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "bridge/plan/buckets_internal.h"
 #include "bridge/plan/name_match_internal.h"
 #include "bridge/plan/nearest_name.h"
@@ -67,22 +69,54 @@ const MapRow& RowOf(const Layout& layout, const RowRef& ref) {
   return layout.ranks[static_cast<std::size_t>(ref.rank)].rows[static_cast<std::size_t>(ref.row)];
 }
 
-RoutedSlice RoutedSliceOf(const Piece& piece, const RowRef& from, const Layout& sender, const Layout& engine) {
+// Part `box` of `run`, which `from` sends.
+Slice SliceOf(const Run& run, const Box& box, const RowRef& from, const Layout& sender, const Layout& engine) {
   const MapRow& source = RowOf(sender, from);
-  const MapRow& target = RowOf(engine, piece.engine);
+  const MapRow& target = RowOf(engine, run.engine);
   const DType held = sender.tensors[static_cast<std::size_t>(source.logical)].dtype;
-  const DType wanted = engine.tensors[static_cast<std::size_t>(piece.tensor)].dtype;
-  return {.route = {from.rank, piece.engine.rank},
-          .slice = {.tensor = piece.tensor,
-                    .logical_box = piece.logical_box,
-                    .sender_tensor = source.local,
-                    .sender_box = CorrespondingBox(piece.logical_box, source.logical_box, source.local_box),
-                    .engine_tensor = target.local,
-                    .engine_box = CorrespondingBox(piece.logical_box, target.logical_box, target.local_box),
-                    .conversion = *ConversionOf(held, wanted),
-                    .counts = piece.counts,
-                    .payload_offset = 0,
-                    .payload_bytes = piece.wire_bytes}};
+  const DType wanted = engine.tensors[static_cast<std::size_t>(run.tensor)].dtype;
+  return {.tensor = run.tensor,
+          .logical_box = box,
+          .sender_tensor = source.local,
+          .sender_box = CorrespondingBox(box, source.logical_box, source.local_box),
+          .engine_tensor = target.local,
+          .engine_box = CorrespondingBox(box, target.logical_box, target.local_box),
+          .conversion = *ConversionOf(held, wanted),
+          .counts = run.counts,
+          .payload_offset = 0,
+          .payload_bytes = box.Elements() * ItemBytes(wanted)};
+}
+
+// `senders`: the sender row of each part.
+std::vector<Route> RoutesOf(const Slicing& slicing, const std::vector<RowRef>& senders) {
+  std::vector<Route> routes;
+  routes.reserve(senders.size());
+  for (const Run& run : slicing.runs) {
+    for (std::size_t i = 0; i < run.part_count; ++i) {
+      const Route route{senders[run.first_part + i * run.part_step].rank, run.engine.rank};
+      if (routes.empty() || routes.back() != route) routes.push_back(route);
+    }
+  }
+  std::sort(routes.begin(), routes.end());
+  routes.erase(std::unique(routes.begin(), routes.end()), routes.end());
+  return routes;
+}
+
+void FillBuckets(const Slicing& slicing, const Layout& sender, const Layout& engine, std::int64_t bucket_bytes,
+                 Plan& plan) {
+  const bool alike = sender == engine;
+  const std::vector<RowRef> senders = alike ? TakeFromTwins(slicing) : BalanceSenders(slicing, sender.ranks.size());
+  BucketFiller filler(RoutesOf(slicing, senders), bucket_bytes);
+  for (const Run& run : slicing.runs) {
+    std::size_t part = run.first_part;
+    for (const Box& box :
+         PartsOf(run.logical_box, engine.tensors[static_cast<std::size_t>(run.tensor)].dtype, bucket_bytes)) {
+      const RowRef& from = senders[part];
+      part += run.part_step;
+      filler.Add({from.rank, run.engine.rank}, run.engine.row, SliceOf(run, box, from, sender, engine));
+    }
+  }
+  filler.MoveInto(plan);
 }
 
 }  // namespace
@@ -92,16 +126,9 @@ Result<Plan> MakePlan(const Layout& sender, const Layout& engine, const PlanOpti
   ASSIGN_OR_RETURN(NameMatch match, MatchNames(sender.tensors, engine.tensors, options.ignore));
   RETURN_IF_ERROR(CheckSpecs(sender, engine, match));
   ASSIGN_OR_RETURN(const Slicing slicing, SliceTensors(sender, engine, match, options.bucket_bytes));
-  const bool alike = sender == engine;
-  const std::vector<RowRef> senders = alike ? TakeFromTwins(slicing) : BalanceSenders(slicing, sender.ranks.size());
-  std::vector<RoutedSlice> slices;
-  slices.reserve(slicing.pieces.size());
-  for (std::size_t i = 0; i < slicing.pieces.size(); ++i) {
-    slices.push_back(RoutedSliceOf(slicing.pieces[i], senders[i], sender, engine));
-  }
   Plan plan;
   plan.tensors = engine.tensors;
-  FillBuckets(std::move(slices), options.bucket_bytes, plan);
+  FillBuckets(slicing, sender, engine, options.bucket_bytes, plan);
   plan.names = std::move(match.names);
   RETURN_IF_ERROR(ProveCoverage(plan, engine));
   plan.sender_layout = LayoutDigest(sender);

@@ -46,7 +46,7 @@ std::vector<RowRef> HoldersOf(const Cell& cell, const TensorRows& sender) {
 class TensorSlicer {
  public:
   TensorSlicer(std::int32_t tensor, const TensorSpec& spec, std::int64_t bucket_bytes, Slicing& slicing)
-      : tensor_(tensor), spec_(spec), elements_max_(bucket_bytes / ItemBytes(spec.dtype)), slicing_(slicing) {}
+      : tensor_(tensor), spec_(spec), bucket_bytes_(bucket_bytes), slicing_(slicing) {}
 
   Status Slice(const TensorRows& sender, const TensorRows& engine) {
     const std::vector<Cell> sender_cells = DisjointCells(sender.boxes);
@@ -75,25 +75,34 @@ class TensorSlicer {
 
  private:
   void Append(const Box& box, std::int32_t holders, const Cell& needed, const TensorRows& engine) {
-    for (const Box& part : CutBox(box, elements_max_)) {
-      for (const std::int32_t row : needed.holders) {
-        slicing_.pieces.push_back({.tensor = tensor_,
-                                   .logical_box = part,
-                                   .engine = engine.rows[static_cast<std::size_t>(row)],
-                                   .holders = holders,
-                                   .counts = row == needed.holders.front(),
-                                   .wire_bytes = part.Elements() * ItemBytes(spec_.dtype)});
-      }
+    const std::vector<Box> parts = PartsOf(box, spec_.dtype, bucket_bytes_);
+    for (std::size_t i = 0; i < needed.holders.size(); ++i) {
+      slicing_.runs.push_back({.tensor = tensor_,
+                               .logical_box = box,
+                               .engine = engine.rows[static_cast<std::size_t>(needed.holders[i])],
+                               .holders = holders,
+                               .counts = i == 0,
+                               .first_part = slicing_.parts.size() + i,
+                               .part_step = needed.holders.size(),
+                               .part_count = parts.size()});
+    }
+    for (const Box& part : parts) {
+      slicing_.parts.insert(slicing_.parts.end(), needed.holders.size(),
+                            {holders, part.Elements() * ItemBytes(spec_.dtype)});
     }
   }
 
   const std::int32_t tensor_;
   const TensorSpec& spec_;
-  const std::int64_t elements_max_;
+  const std::int64_t bucket_bytes_;
   Slicing& slicing_;
 };
 
 }  // namespace
+
+std::vector<Box> PartsOf(const Box& box, DType wire_type, std::int64_t bucket_bytes) {
+  return CutBox(box, bucket_bytes / ItemBytes(wire_type));
+}
 
 Result<Slicing> SliceTensors(const Layout& sender, const Layout& engine, const NameMatch& match,
                              std::int64_t bucket_bytes) {

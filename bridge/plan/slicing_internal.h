@@ -1,4 +1,4 @@
-// From two layouts to pieces: parts of logical tensors that one engine row needs and certain sender rows can give.
+// From two layouts to runs: boxes of logical tensors that one engine row needs and certain sender rows can give.
 //
 // Thread-safety: thread-safe (pure functions).
 #pragma once
@@ -19,27 +19,42 @@ struct RowRef {
   friend auto operator<=>(const RowRef&, const RowRef&) = default;
 };
 
-struct Piece {
+// What one engine row takes from one set of holders. It is cut into parts that fit a bucket, of which only size and
+// sender are kept: PartsOf makes their boxes again.
+struct Run {
   std::int32_t tensor = 0;  // logical, in the engine's numbering
   Box logical_box;
   RowRef engine;
   std::int32_t holders = 0;  // index into Slicing::holder_sets
   bool counts = true;        // the first engine row that needs these elements
+  // Its parts are Slicing::parts[first_part + i * part_step]. Runs of the same box, one an engine row, take turns: so
+  // where senders are used in turn, each serves the same engine ranks again and again, and routes stay few.
+  std::size_t first_part = 0;
+  std::size_t part_step = 1;
+  std::size_t part_count = 0;
+};
+
+struct Part {
+  std::int32_t holders = 0;  // its run's
   std::int64_t wire_bytes = 0;
 };
 
 struct Slicing {
-  std::vector<Piece> pieces;                     // in the engine's tensor order
+  std::vector<Run> runs;  // in the engine's tensor order
+  std::vector<Part> parts;
   std::vector<std::vector<RowRef>> holder_sets;  // by rank; each rank once
 };
 
-// Every element that an engine row needs, as pieces of at most `bucket_bytes` on the wire.
+// The boxes of a run of a tensor of this type, in row-major order, each of at most `bucket_bytes` on the wire.
+std::vector<Box> PartsOf(const Box& box, DType wire_type, std::int64_t bucket_bytes);
+
+// Every element that an engine row needs, once.
 //
 // FailedPrecondition "not_covered"  no sender row has an element: tensor, engine rank, box
 Result<Slicing> SliceTensors(const Layout& sender, const Layout& engine, const NameMatch& match,
                              std::int64_t bucket_bytes);
 
-// The sender row for each piece, such that the bytes of the busiest sending rank come within one piece of the least
+// The sender row for each part, such that the bytes of the busiest sending rank come within one part of the least
 // possible where ranks hold the same boxes.
 std::vector<RowRef> BalanceSenders(const Slicing& slicing, std::size_t sender_ranks);
 

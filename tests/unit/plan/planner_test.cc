@@ -231,6 +231,43 @@ TEST(PlannerTest, ALargeSliceIsCutInItsOutermostDimension) {
   EXPECT_EQ(plan.buckets[2].slices[0].logical_box.ToString(), "[8:10, 0:512]");
 }
 
+// Two sender rows of one local tensor, as of two query groups, that the engine has as one.
+TEST(PlannerTest, SlicesThatTouchOnBothSidesAreOne) {
+  const Layout engine = PlainLayout({{"w", DType::kU8, {8, 16}}});
+  Layout sender = LayoutOf(engine.tensors, 1);
+  HoldRows(sender, 0, 0, 0, 8);
+  RankLayout& rank = sender.ranks[0];
+  rank.rows = {{0, {{0, 0}, {4, 16}}, 0, {{0, 0}, {4, 16}}}, {0, {{4, 0}, {4, 16}}, 0, {{4, 0}, {4, 16}}}};
+
+  const auto slices = SlicesOf(*MakePlan(sender, engine, {}));
+
+  ASSERT_EQ(slices.size(), 1U);
+  EXPECT_EQ(slices[0].second.logical_box, Box::Whole({8, 16}));
+  EXPECT_EQ(slices[0].second.sender_box, Box::Whole({8, 16}));
+  EXPECT_EQ(slices[0].second.payload_bytes, 128);
+}
+
+TEST(PlannerTest, SlicesThatTouchOnOneSideOnlyStayApart) {
+  const Layout engine = PlainLayout({{"w", DType::kU8, {8, 16}}});
+  Layout sender = LayoutOf(engine.tensors, 1);
+  HoldRows(sender, 0, 0, 0, 8);
+  RankLayout& rank = sender.ranks[0];
+  rank.rows = {{0, {{0, 0}, {4, 16}}, 0, {{4, 0}, {4, 16}}}, {0, {{4, 0}, {4, 16}}, 0, {{0, 0}, {4, 16}}}};
+
+  EXPECT_EQ(SlicesOf(*MakePlan(sender, engine, {})).size(), 2U);
+}
+
+TEST(PlannerTest, SlicesOfTwoEngineRowsStayApart) {
+  Layout engine = PlainLayout({{"w", DType::kU8, {8, 16}}});
+  const Layout sender = engine;
+  engine.ranks[0].rows = {{0, {{0, 0}, {4, 16}}, 0, {{0, 0}, {4, 16}}}, {0, {{4, 0}, {4, 16}}, 0, {{4, 0}, {4, 16}}}};
+
+  const Result<Plan> plan = MakePlan(sender, engine, {});
+
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  EXPECT_EQ(SlicesOf(*plan).size(), 2U);
+}
+
 TEST(PlannerTest, BucketsAlternateBetweenRoutesInTheEnginesTensorOrder) {
   Layout sender = LayoutOf({{"z", DType::kU8, {64, 512}}, {"a", DType::kU8, {64, 512}}}, 2);
   for (const std::int32_t tensor : {0, 1}) {

@@ -1,0 +1,59 @@
+#include <sys/resource.h>
+
+#include <fmt/format.h>
+
+#include "benchmarks/measure.h"
+#include "benchmarks/moe_layouts.h"
+#include "benchmarks/plan_benchmarks.h"
+#include "bridge/plan/planner.h"
+
+namespace bascule {
+namespace {
+
+double PeakGigabytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024 / 1e9;
+}
+
+// Planned once: a run lasts seconds, and memory is at its peak in the first as in any other.
+Status MeasurePlan(std::string_view name, const MoeSizes& sizes, std::vector<BenchmarkRow>& rows) {
+  const Layout trainer = MoeTrainerLayout(sizes);
+  const Layout engine = MoeEngineLayout(sizes);
+  const double digests = SecondsOf([&] {
+    Use(static_cast<std::uint64_t>(LayoutDigest(trainer).bytes[0]) +
+        static_cast<std::uint64_t>(LayoutDigest(engine).bytes[0]));
+  });
+  Result<Plan> plan = Status::Internal("not_planned", "");
+  const double seconds = SecondsOf([&] { plan = MakePlan(trainer, engine, {}); });
+  RETURN_IF_ERROR(plan.status());
+  rows.push_back(
+      {fmt::format("plan_moe_{}_{}x{}", name, trainer.ranks.size(), engine.ranks.size()), seconds, "s", digests,
+       fmt::format("digests of both layouts; {} tensors, {} buckets", trainer.tensors.size(), plan->buckets.size())});
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::vector<BenchmarkRow>> RunPlanBenchmark(const BenchmarkScale& scale) {
+  std::vector<BenchmarkRow> rows;
+  // The full size takes seconds and a gigabyte; a small scale, which tests ask for, stays at one layer.
+  const bool small = scale.model_bytes < BenchmarkScale{}.model_bytes;
+  for (const int layers : small ? std::vector<int>{1} : std::vector<int>{8, 16, 32}) {
+    MoeSizes sizes;
+    sizes.layers = layers;
+    RETURN_IF_ERROR(MeasurePlan(fmt::format("{}_layers", layers), sizes, rows));
+  }
+  if (small) return rows;
+  MoeSizes half_trainer;
+  half_trainer.trainer_experts_over = 16;
+  RETURN_IF_ERROR(MeasurePlan("1t", half_trainer, rows));
+  MoeSizes half_engine;
+  half_engine.engine_ranks = 64;
+  RETURN_IF_ERROR(MeasurePlan("1t", half_engine, rows));
+  RETURN_IF_ERROR(MeasurePlan("1t", MoeSizes{}, rows));
+  rows.push_back({"plan_moe_peak_memory", PeakGigabytes(), "GB", 2, "the most that a planner may take"});
+  return rows;
+}
+
+}  // namespace bascule
