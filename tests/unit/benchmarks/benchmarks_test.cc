@@ -145,6 +145,16 @@ TEST(BenchmarksTest, ASyncIsComparedWithGlooWhereGlooIsInstalled) {
   EXPECT_GT(rows[0].limit, 0.0);
 }
 
+TEST(BenchmarksTest, PlanningIsATimeBesideTheDigestsOfBothLayouts) {
+  const std::vector<BenchmarkRow> rows = RowsOf("plan_moe");
+
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].name, "plan_moe_1_layers_256x128");
+  EXPECT_EQ(rows[0].unit, "s");
+  EXPECT_GT(rows[0].value, 0.0);
+  EXPECT_GT(rows[0].limit, 0.0);
+}
+
 TEST(BenchmarksTest, DecodingIsTheRateAtWhichWeightsAreReadBesideMemoryRead) {
   const std::vector<BenchmarkRow> rows = RowsOf("decode_batch1");
 
