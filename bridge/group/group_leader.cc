@@ -160,8 +160,9 @@ Result<GroupLeader::Assembly> GroupLeader::Gather(std::optional<std::uint64_t> n
 }
 
 bool GroupLeader::AllEntered() const {
-  return std::all_of(members_.begin() + kFirstMember, members_.end(),
-                     [&](const Member& member) { return member.channel != nullptr && member.entered.round == round_; });
+  return std::all_of(members_.begin() + kFirstMember, members_.end(), [this](const Member& member) REQUIRES(mu_) {
+    return member.channel != nullptr && member.entered.round == round_;
+  });
 }
 
 std::string GroupLeader::WhoIsMissing() const {
