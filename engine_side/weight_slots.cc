@@ -139,27 +139,30 @@ Result<WeightVersion> WeightSlots::SwapKept() {
 
 Status WeightSlots::FlipInPlace(int slot, const WeightVersion& version, HeldDigests held,
                                 const ExchangeBytes& exchange) {
+  int live = 0;
   {
     MutexLock lock(mu_);
     CHECK(reserved_ == slot && live_);
     RETURN_IF_ERROR(BeginExchange());
+    live = *live_;
     at(slot).version = version;
     at(slot).held = std::move(held);
   }
-  return EndExchange(slot, exchange(at(*live_).held, at(slot).held));
+  return EndExchange(slot, exchange(at(live).held, at(slot).held));
 }
 
 Result<WeightVersion> WeightSlots::SwapKeptInPlace(const ExchangeBytes& exchange) {
-  int slot = 0;
+  int live = 0, slot = 0;
   WeightVersion version;
   {
     MutexLock lock(mu_);
     if (!kept_) return Status::FailedPrecondition("no_kept_version");
     RETURN_IF_ERROR(BeginExchange());
+    live = *live_;
     slot = *kept_;
     version = at(slot).version;
   }
-  RETURN_IF_ERROR(EndExchange(slot, exchange(at(*live_).held, at(slot).held)));
+  RETURN_IF_ERROR(EndExchange(slot, exchange(at(live).held, at(slot).held)));
   return version;
 }
 
