@@ -92,8 +92,9 @@ struct ArtifactRecipe {
   ArtifactFingerprint fingerprint;
   ModelOrigin origin;
   std::string config_json;
-  std::vector<std::string> ignore;   // patterns of logical names that may be left out
-  std::vector<std::string> dropped;  // tensors that the source leaves out itself
+  std::vector<QuantizationFamily> families;  // of the layout's tensors
+  std::vector<std::string> ignore;           // patterns of logical names that may be left out
+  std::vector<std::string> dropped;          // tensors that the source leaves out itself
   // The version digest of what was quantised to make `source`; nothing where it is stored as it is.
   std::optional<Hash256> source_digest = {};
 };

@@ -6,14 +6,13 @@
 #include <nlohmann/json.hpp>
 
 #include "base/hex.h"
-#include "bridge/manifest/manifest.h"
 #include "checkpoint/json_fields_internal.h"
 
 namespace bascule {
 namespace {
 
 constexpr std::string_view kFormat = "bascule-artifact";
-constexpr int kFormatVersion = 1;
+constexpr int kFormatVersion = 2;
 constexpr std::string_view kChecksumKey = ",\"sha256\":\"";
 constexpr std::size_t kChecksumDigits = 64;
 
@@ -68,6 +67,14 @@ OrderedJson TensorsJson(const ArtifactManifest& manifest) {
     OrderedJson tensor = SpecJson(manifest.layout.tensors[t]);
     tensor["digest"] = manifest.digests[t].ToHex();
     list.push_back(std::move(tensor));
+  }
+  return list;
+}
+
+OrderedJson FamiliesJson(const std::vector<QuantizationFamily>& families) {
+  OrderedJson list = OrderedJson::array();
+  for (const QuantizationFamily& family : families) {
+    list.push_back({{"name", family.name}, {"scheme", family.scheme}, {"members", family.members}});
   }
   return list;
 }
@@ -190,6 +197,27 @@ Status ReadTensors(const Fields& root, ArtifactManifest& manifest) {
   return OkStatus();
 }
 
+Result<std::vector<std::string>> ReadTexts(const Fields& object, std::string_view key) {
+  ASSIGN_OR_RETURN(const std::vector<Fields> items, object.List(key));
+  std::vector<std::string> texts;
+  for (const Fields& item : items) {
+    ASSIGN_OR_RETURN(std::string text, item.AsText());
+    texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+Status ReadFamilies(const Fields& root, std::vector<QuantizationFamily>& families) {
+  ASSIGN_OR_RETURN(const std::vector<Fields> items, root.List("families"));
+  for (const Fields& item : items) {
+    QuantizationFamily& family = families.emplace_back();
+    ASSIGN_OR_RETURN(family.name, item.Text("name"));
+    ASSIGN_OR_RETURN(family.scheme, item.Text("scheme"));
+    ASSIGN_OR_RETURN(family.members, ReadTexts(item, "members"));
+  }
+  return OkStatus();
+}
+
 Status ReadRanks(const Fields& root, ArtifactManifest& manifest) {
   ASSIGN_OR_RETURN(const std::vector<Fields> ranks, root.List("ranks"));
   for (const Fields& entry : ranks) {
@@ -212,11 +240,7 @@ Status ReadSource(const Fields& root, ArtifactManifest& manifest) {
   ASSIGN_OR_RETURN(RankLayout stored, ReadMap(source));
   manifest.stored.tensors = manifest.layout.tensors;
   manifest.stored.ranks.push_back(std::move(stored));
-  ASSIGN_OR_RETURN(const std::vector<Fields> ignored, source.List("ignored"));
-  for (const Fields& name : ignored) {
-    ASSIGN_OR_RETURN(std::string text, name.AsText());
-    manifest.ignored.push_back(std::move(text));
-  }
+  ASSIGN_OR_RETURN(manifest.ignored, ReadTexts(source, "ignored"));
   ASSIGN_OR_RETURN(manifest.source_digest, ReadHash(source, "version_digest"));
   return OkStatus();
 }
@@ -243,7 +267,8 @@ Status CheckManifest(const ArtifactManifest& manifest) {
   if (VersionDigestOf(manifest.layout.tensors, manifest.digests) != manifest.version_digest) {
     return bad("the version digest is not that of the tensors");
   }
-  return OkStatus();
+  const Status families = CheckQuantizationFamilies(manifest.families, manifest.layout.tensors);
+  return families.ok() ? families : bad(families.message());
 }
 
 // The text before its checksum, once that is found right.
@@ -282,6 +307,7 @@ std::string WriteArtifactManifest(const ArtifactManifest& manifest) {
                               {"tokenizer_revision", TextOrNull(manifest.origin.tokenizer_revision)}}},
                             {"version_digest", manifest.version_digest.ToHex()},
                             {"tensors", TensorsJson(manifest)},
+                            {"families", FamiliesJson(manifest.families)},
                             {"ranks", RanksJson(manifest)},
                             {"source", std::move(source)},
                             {"config", manifest.config_json}};
@@ -308,6 +334,7 @@ Result<ArtifactManifest> ReadArtifactManifest(std::string_view text) {
   ASSIGN_OR_RETURN(manifest.config_json, root.Text("config"));
   RETURN_IF_ERROR(ReadTensors(root, manifest));
   ASSIGN_OR_RETURN(manifest.version_digest, ReadHash(root, "version_digest"));
+  RETURN_IF_ERROR(ReadFamilies(root, manifest.families));
   RETURN_IF_ERROR(ReadRanks(root, manifest));
   RETURN_IF_ERROR(ReadSource(root, manifest));
   RETURN_IF_ERROR(CheckManifest(manifest));

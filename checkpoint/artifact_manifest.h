@@ -12,6 +12,7 @@
 #include "base/sha256.h"
 #include "base/status.h"
 #include "bridge/layout/layout.h"
+#include "bridge/manifest/manifest.h"
 #include "kernels/digest.h"
 
 namespace bascule {
@@ -46,11 +47,12 @@ struct ArtifactRank {
 struct ArtifactManifest {
   ArtifactFingerprint fingerprint;
   ModelOrigin origin;
-  std::string config_json;            // of the source, to the byte
-  Layout layout;                      // what each rank's file holds, under an engine's names
-  std::vector<TensorDigest> digests;  // of the logical tensors
-  Hash256 version_digest;             // of them
-  Hash256 source_digest;              // the source's version digest; another one where the weights were quantised
+  std::string config_json;                   // of the source, to the byte
+  Layout layout;                             // what each rank's file holds, under an engine's names
+  std::vector<TensorDigest> digests;         // of the logical tensors
+  Hash256 version_digest;                    // of them
+  std::vector<QuantizationFamily> families;  // of them: what only means something together
+  Hash256 source_digest;  // the source's version digest; another one where the weights were quantised
   std::vector<ArtifactRank> ranks;
   Layout stored;                     // one rank: the source's own tensors on the same logical ones
   std::vector<std::string> ignored;  // tensors of the source that are in no file

@@ -50,6 +50,7 @@ ArtifactManifest ManifestOf(ArtifactRecipe recipe, const WrittenFiles& written) 
   manifest.fingerprint = std::move(recipe.fingerprint);
   manifest.origin = std::move(recipe.origin);
   manifest.config_json = std::move(recipe.config_json);
+  manifest.families = std::move(recipe.families);
   manifest.digests = written.totals;
   manifest.version_digest = VersionDigestOf(recipe.layout.tensors, written.totals);
   manifest.source_digest = recipe.source_digest.value_or(manifest.version_digest);

@@ -47,7 +47,7 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path, co
   if (fs::is_directory(status)) return Open(Directory::At(path), read);
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint());
   checkpoint->path_ = path;
-  ASSIGN_OR_RETURN(checkpoint->files_, OpenCheckpointFile(path));
+  ASSIGN_OR_RETURN(checkpoint->files_, OpenCheckpointFile(path, read));
   RETURN_IF_ERROR(checkpoint->Finish(read));
   return checkpoint;
 }

@@ -78,12 +78,26 @@ Status CheckInside(const Directory& directory, const SafetensorsFile& file) {
                           fmt::format("{}: is a link to a file outside the checkpoint", file.path()));
 }
 
-Status CompareWithHeaders(const Directory& directory, const ShardIndex& index, const Places& places) {
+Places PlacesOf(const CheckpointFiles& files) {
+  Places places;
+  for (const auto& file : files) {
+    const std::string name = fs::path(file->path()).filename().string();
+    for (const StoredTensor& tensor : file->header().tensors) places[tensor.spec.name].insert(name);
+  }
+  return places;
+}
+
+Status CheckNoneTwice(const Directory& directory, const Places& places) {
   for (const auto& [tensor, files] : places) {
     if (files.size() == 1) continue;
     return Status::DataLoss("duplicate_tensor", fmt::format("{}: tensor={} is in {}", directory.path(), tensor,
                                                             fmt::join(files, " and in ")));
   }
+  return OkStatus();
+}
+
+Status CompareWithHeaders(const Directory& directory, const ShardIndex& index, const Places& places) {
+  RETURN_IF_ERROR(CheckNoneTwice(directory, places));
   for (const auto& [tensor, file] : index.file_of) {
     const auto found = places.find(tensor);
     if (found != places.end() && *found->second.begin() == file) continue;
@@ -101,25 +115,36 @@ Status CompareWithHeaders(const Directory& directory, const ShardIndex& index, c
 
 // The index and the headers name the same tensors in the same files.
 Status CheckIndex(const Directory& directory, const ShardIndex& index, const CheckpointFiles& files) {
-  Places places;
+  RETURN_IF_ERROR(CompareWithHeaders(directory, index, PlacesOf(files)));
   std::int64_t stored_bytes = 0;
-  for (const auto& file : files) {
-    const std::string name = fs::path(file->path()).filename().string();
-    for (const StoredTensor& tensor : file->header().tensors) places[tensor.spec.name].insert(name);
-    stored_bytes += file->header().data_bytes;
-  }
-  RETURN_IF_ERROR(CompareWithHeaders(directory, index, places));
+  for (const auto& file : files) stored_bytes += file->header().data_bytes;
   if (index.total_bytes && *index.total_bytes != stored_bytes) {
     LogWarn("index_total_size", "directory={} index={} files={}", directory.path(), *index.total_bytes, stored_bytes);
   }
   return OkStatus();
 }
 
-Result<std::unique_ptr<SafetensorsFile>> OpenFileOf(const Directory& directory, const std::string& name) {
+TrailingBytes TrailingOf(const ReadOptions& read) {
+  return read.lenient_trailing ? TrailingBytes::kPassedOver : TrailingBytes::kRefused;
+}
+
+Result<std::unique_ptr<SafetensorsFile>> OpenFileOf(const Directory& directory, const std::string& name,
+                                                    const ReadOptions& read) {
+  RETURN_IF_ERROR(CheckNotStopped(read));
   ASSIGN_OR_RETURN(OpenFile opened, directory.Open(name));
-  ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(std::move(opened), directory.PathOf(name)));
+  ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(std::move(opened), directory.PathOf(name), TrailingOf(read)));
   RETURN_IF_ERROR(CheckInside(directory, *file));
   return file;
+}
+
+Result<CheckpointFiles> OpenFiles(const Directory& directory, const std::set<std::string>& names,
+                                  const ReadOptions& read) {
+  CheckpointFiles files;
+  for (const std::string& name : names) {
+    ASSIGN_OR_RETURN(auto file, OpenFileOf(directory, name, read));
+    files.push_back(std::move(file));
+  }
+  return files;
 }
 
 Result<CheckpointFiles> OpenSharded(const Directory& directory, const ReadOptions& read) {
@@ -131,13 +156,17 @@ Result<CheckpointFiles> OpenSharded(const Directory& directory, const ReadOption
                       fmt::format("{} is there too, but not listed: which of the two is meant?", kSingleName));
   }
   RETURN_IF_ERROR(CheckFilesExist(directory, index));
-  CheckpointFiles files;
-  for (const std::string& name : names) {
-    RETURN_IF_ERROR(CheckNotStopped(read));
-    ASSIGN_OR_RETURN(auto file, OpenFileOf(directory, name));
-    files.push_back(std::move(file));
-  }
+  ASSIGN_OR_RETURN(CheckpointFiles files, OpenFiles(directory, names, read));
   RETURN_IF_ERROR(CheckIndex(directory, index, files));
+  return files;
+}
+
+// What is missing then, the engine's layout tells.
+Result<CheckpointFiles> OpenWithoutIndex(const Directory& directory, const std::vector<std::string>& names,
+                                         const ReadOptions& read) {
+  LogWarn("index_ignored", "directory={} files={}", directory.path(), names.size());
+  ASSIGN_OR_RETURN(CheckpointFiles files, OpenFiles(directory, {names.begin(), names.end()}, read));
+  RETURN_IF_ERROR(CheckNoneTwice(directory, PlacesOf(files)));
   return files;
 }
 
@@ -151,8 +180,9 @@ Status NoSafetensors(const Directory& directory) {
 }  // namespace
 
 Result<CheckpointFiles> OpenCheckpointFiles(const Directory& directory, const ReadOptions& read) {
-  if (directory.Has(kIndexName)) return OpenSharded(directory, read);
+  if (directory.Has(kIndexName) && !read.ignore_index) return OpenSharded(directory, read);
   std::vector<std::string> names = NamesIn(directory, {".safetensors"});
+  if (directory.Has(kIndexName) && !names.empty()) return OpenWithoutIndex(directory, names, read);
   if (std::find(names.begin(), names.end(), kSingleName) != names.end()) names = {kSingleName};
   if (names.empty()) return NoSafetensors(directory);
   if (names.size() > 1) {
@@ -160,15 +190,12 @@ Result<CheckpointFiles> OpenCheckpointFiles(const Directory& directory, const Re
         "ambiguous_files", directory,
         fmt::format("no such file, and there are {} .safetensors files: {}", names.size(), fmt::join(names, ", ")));
   }
-  CheckpointFiles files;
-  ASSIGN_OR_RETURN(auto file, OpenFileOf(directory, names[0]));
-  files.push_back(std::move(file));
-  return files;
+  return OpenFiles(directory, {names[0]}, read);
 }
 
-Result<CheckpointFiles> OpenCheckpointFile(const std::string& path) {
+Result<CheckpointFiles> OpenCheckpointFile(const std::string& path, const ReadOptions& read) {
   CheckpointFiles files;
-  ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(path));
+  ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(path, TrailingOf(read)));
   files.push_back(std::move(file));
   return files;
 }

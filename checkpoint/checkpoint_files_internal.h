@@ -18,6 +18,6 @@ using CheckpointFiles = std::vector<std::unique_ptr<SafetensorsFile>>;
 
 // Errors: see Checkpoint::Open
 Result<CheckpointFiles> OpenCheckpointFiles(const Directory& directory, const ReadOptions& read);
-Result<CheckpointFiles> OpenCheckpointFile(const std::string& path);
+Result<CheckpointFiles> OpenCheckpointFile(const std::string& path, const ReadOptions& read);
 
 }  // namespace bascule

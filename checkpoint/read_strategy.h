@@ -21,9 +21,14 @@ std::string_view ReadStrategyName(ReadStrategy strategy);  // "mmap"
 // InvalidArgument "unknown_read_strategy"
 Result<ReadStrategy> ParseReadStrategy(std::string_view name);
 
+// How files are opened and read.
 struct ReadOptions {
   ReadStrategy strategy = ReadStrategy::kAuto;
   bool drop_cache = false;  // what was read leaves the page cache behind it
+  // The files are taken as they lie, whatever model.safetensors.index.json says; and bytes behind a file's last tensor
+  // are passed over. Both are warnings then.
+  bool ignore_index = false;
+  bool lenient_trailing = false;
   Clock* clock = &Clock::Real();
   std::stop_token stop = {};  // ends whatever opens or reads files with these options: Cancelled "cancelled"
 };

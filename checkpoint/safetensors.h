@@ -30,7 +30,10 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
   std::int64_t data_offset = 0;  // of the data region in the file
   std::int64_t data_bytes = 0;
+  std::int64_t trailing_bytes = 0;  // behind the data region; 0 unless they are passed over
 };
+
+enum class TrailingBytes : std::uint8_t { kRefused, kPassedOver };
 
 // Where the header of a file ends, its length field included: so much of the file ParseSafetensorsHeader needs, never
 // more than the file has. `head` is the first 512 bytes of the file, or all of a shorter one.
@@ -51,7 +54,8 @@ Result<std::int64_t> SafetensorsHeaderEnd(std::span<const std::byte> head, std::
 //                  elements below a byte, F8_E8M0, C64) | "shape_overflow"
 //   of the ranges  "bad_offsets" (end before they begin) | "size_mismatch" | "ranges_overlap" | "range_gap"
 //                  | "trailing_bytes" | "file_truncated"
-Result<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> head, std::int64_t file_bytes);
+Result<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> head, std::int64_t file_bytes,
+                                                 TrailingBytes trailing = TrailingBytes::kRefused);
 
 struct OpenFile;
 
@@ -62,9 +66,11 @@ class SafetensorsFile {
  public:
   // NotFound "file_not_found"; PermissionDenied "file_not_readable" (also what is no regular file)
   // ResourceExhausted "map_failed"; Unavailable "read_failed"; DataLoss as above
-  static Result<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
+  static Result<std::unique_ptr<SafetensorsFile>> Open(const std::string& path,
+                                                       TrailingBytes trailing = TrailingBytes::kRefused);
   // The same of what is open already; `path` is for messages.
-  static Result<std::unique_ptr<SafetensorsFile>> Open(OpenFile&& opened, const std::string& path);
+  static Result<std::unique_ptr<SafetensorsFile>> Open(OpenFile&& opened, const std::string& path,
+                                                       TrailingBytes trailing = TrailingBytes::kRefused);
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/log.h"
 #include "checkpoint/file_internal.h"
 #include "checkpoint/foreign_file_internal.h"
 #include "checkpoint/safetensors.h"
@@ -15,7 +16,7 @@ namespace bascule {
 namespace {
 
 // Read rather than mapped: a file that is cut meanwhile is an error here, not a signal.
-Result<SafetensorsHeader> ReadHeader(const OpenFile& file, const std::string& path) {
+Result<SafetensorsHeader> ReadHeader(const OpenFile& file, const std::string& path, TrailingBytes trailing) {
   const auto first = std::min(file.bytes, static_cast<std::int64_t>(kForeignHeadBytes));
   std::vector<std::byte> head(static_cast<std::size_t>(first));
   RETURN_IF_ERROR(ReadAt(file.fd.get(), path, 0, head));
@@ -25,8 +26,9 @@ Result<SafetensorsHeader> ReadHeader(const OpenFile& file, const std::string& pa
     head.resize(static_cast<std::size_t>(*end));
     RETURN_IF_ERROR(ReadAt(file.fd.get(), path, first, std::span(head).subspan(static_cast<std::size_t>(first))));
   }
-  Result<SafetensorsHeader> header = ParseSafetensorsHeader(head, file.bytes);
+  Result<SafetensorsHeader> header = ParseSafetensorsHeader(head, file.bytes, trailing);
   if (!header.ok()) return header.status().WithContext(path);
+  if (header->trailing_bytes > 0) LogWarn("trailing_bytes", "file={} bytes={}", path, header->trailing_bytes);
   return header;
 }
 
@@ -34,16 +36,17 @@ Result<SafetensorsHeader> ReadHeader(const OpenFile& file, const std::string& pa
 
 SafetensorsFile::SafetensorsFile() = default;
 
-Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
+Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path, TrailingBytes trailing) {
   ASSIGN_OR_RETURN(OpenFile opened, OpenRegularFile(path));
-  return Open(std::move(opened), path);
+  return Open(std::move(opened), path, trailing);
 }
 
-Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(OpenFile&& opened, const std::string& path) {
+Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(OpenFile&& opened, const std::string& path,
+                                                               TrailingBytes trailing) {
   std::unique_ptr<SafetensorsFile> file(new SafetensorsFile());
   file->path_ = path;
   ASSIGN_OR_RETURN(file->real_path_, RealPathOf(opened.fd));
-  ASSIGN_OR_RETURN(file->header_, ReadHeader(opened, path));
+  ASSIGN_OR_RETURN(file->header_, ReadHeader(opened, path, trailing));
   file->opened_ = std::make_unique<OpenFile>(std::move(opened));
   RETURN_IF_ERROR(file->Map());
   return file;

@@ -49,8 +49,8 @@ Status CutData(const std::vector<StoredTensor>& sorted, std::int64_t data_bytes,
                                first->spec.name));
 }
 
-// Sorted by offset the ranges lie one behind the other and fill the data region.
-Status CheckRanges(std::vector<StoredTensor>& tensors, std::int64_t data_bytes, std::int64_t file_bytes) {
+// Sorted by offset the ranges lie one behind the other from 0 and end within the data region. Gives their end.
+Result<std::int64_t> EndOfRanges(std::vector<StoredTensor>& tensors, std::int64_t data_bytes, std::int64_t file_bytes) {
   std::sort(tensors.begin(), tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
     return std::tie(a.data_begin, a.data_bytes, a.spec.name) < std::tie(b.data_begin, b.data_bytes, b.spec.name);
   });
@@ -62,9 +62,12 @@ Status CheckRanges(std::vector<StoredTensor>& tensors, std::int64_t data_bytes, 
     end = tensor.data_begin + tensor.data_bytes;
   }
   if (end > data_bytes) return CutData(tensors, data_bytes, file_bytes);
-  if (end == data_bytes) return OkStatus();
-  return Status::DataLoss("trailing_bytes", fmt::format("{} bytes behind the last tensor{}", data_bytes - end,
-                                                        tensors.empty() ? "" : ", tensor=" + tensors.back().spec.name));
+  return end;
+}
+
+Status HasTrailingBytes(const std::vector<StoredTensor>& sorted, std::int64_t bytes) {
+  return Status::DataLoss("trailing_bytes", fmt::format("{} bytes behind the last tensor{}", bytes,
+                                                        sorted.empty() ? "" : ", tensor=" + sorted.back().spec.name));
 }
 
 }  // namespace
@@ -91,14 +94,18 @@ Result<std::int64_t> SafetensorsHeaderEnd(std::span<const std::byte> head, std::
   return kLengthBytes + header_bytes;
 }
 
-Result<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> head, std::int64_t file_bytes) {
+Result<SafetensorsHeader> ParseSafetensorsHeader(std::span<const std::byte> head, std::int64_t file_bytes,
+                                                 TrailingBytes trailing) {
   ASSIGN_OR_RETURN(const std::int64_t header_end, SafetensorsHeaderEnd(head, file_bytes));
   CHECK(header_end <= static_cast<std::int64_t>(head.size()));
   ASSIGN_OR_RETURN(SafetensorsHeader header,
                    ReadHeaderJson(head.first(static_cast<std::size_t>(header_end)).subspan(kLengthBytes)));
   header.data_offset = header_end;
-  header.data_bytes = file_bytes - header_end;
-  RETURN_IF_ERROR(CheckRanges(header.tensors, header.data_bytes, file_bytes));
+  ASSIGN_OR_RETURN(header.data_bytes, EndOfRanges(header.tensors, file_bytes - header_end, file_bytes));
+  header.trailing_bytes = file_bytes - header_end - header.data_bytes;
+  if (header.trailing_bytes > 0 && trailing == TrailingBytes::kRefused) {
+    return HasTrailingBytes(header.tensors, header.trailing_bytes);
+  }
   std::sort(header.tensors.begin(), header.tensors.end(),
             [](const StoredTensor& a, const StoredTensor& b) { return a.spec.name < b.spec.name; });
   return header;

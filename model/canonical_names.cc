@@ -2,6 +2,7 @@
 
 #include <unordered_map>
 
+#include "base/log.h"
 #include "bridge/plan/nearest_name.h"
 #include "model/engine_layout.h"
 #include "model/family_check.h"
@@ -147,6 +148,9 @@ Result<Layout> CanonicalSenderLayout(const ModelConfig& config, const Layout& st
     if ((config.tied_head && tensor.name == kHeadName) || IsDerivedBuffer(tensor.name)) ignore->push_back(tensor.name);
   }
   RETURN_IF_ERROR(CheckFamilies(config, table, canonical.tensors));
+  if (const std::vector<std::string> unused = UnusedPatterns(config, table); !unused.empty()) {
+    LogWarn("quantization_ignores_nothing", "patterns=\"{}\"", fmt::join(unused, ", "));
+  }
   return canonical;
 }
 

@@ -58,6 +58,8 @@ Result<EngineLayout> MakeEngineLayout(const ModelConfig& config, DType dtype, co
 // `ignore` gets the names that may be left out by rule (rotary_emb.inv_freq, and lm_head.weight of a tied model), as
 // patterns for PlanOptions::ignore. That a stored tied head equals the embedding is the caller's to check.
 //
+// Modules that quantization_config leaves alone and the model does not have are a warning in the log.
+//
 // InvalidArgument    "name_collision"  two stored names map to one
 // InvalidArgument    "bad_config"      as MakeEngineLayout
 // FailedPrecondition "shape_mismatch"  both shapes, and the rule behind the one that is wanted

@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "tools/command.h"
 #include "tools/options.h"
+#include "tools/read_option.h"
 
 namespace bascule {
 namespace {
@@ -91,8 +92,14 @@ std::string InspectionText(const Inspection& inspection, const Json& summary) {
                                        BytesText(summary["data_bytes"].get<std::int64_t>()));
 }
 
-Outcome RunInspect(Program& program, const std::string& path) {
-  ASSIGN_OR_RETURN(const Inspection inspection, Inspect(path, {.stop = program.interrupt.token()}));
+struct InspectOptions {
+  std::string checkpoint;
+  ReadOptions read;
+};
+
+Outcome RunInspect(Program& program, const InspectOptions& options) {
+  ASSIGN_OR_RETURN(const Inspection inspection,
+                   Inspect(options.checkpoint, UntilInterrupted(options.read, program.interrupt)));
   Json summary = SummaryJson(inspection);
   if (program.out.json()) {
     summary["tensor_list"] = ListJson(inspection);
@@ -109,9 +116,10 @@ Command InspectCommand(CLI::App& parent) {
   CLI::App* app =
       AddSubcommand(parent, "inspect", "Lists a checkpoint's tensors and checks its files; reads headers, not weights.",
                     "bascule inspect ./checkpoint");
-  auto path = std::make_shared<std::string>();
-  app->add_option("checkpoint", *path, "a checkpoint, a .safetensors file or an artifact")->required();
-  return {app, [path](Program& program) { return RunInspect(program, *path); }};
+  auto options = std::make_shared<InspectOptions>();
+  app->add_option("checkpoint", options->checkpoint, "a checkpoint, a .safetensors file or an artifact")->required();
+  AddLeniency(*app, options->read);
+  return {app, [options](Program& program) { return RunInspect(program, *options); }};
 }
 
 }  // namespace bascule

@@ -10,6 +10,13 @@
 
 namespace bascule {
 
+// --ignore-index and --lenient-trailing: for files that cannot be mended.
+inline void AddLeniency(CLI::App& app, ReadOptions& target) {
+  app.add_flag("--ignore-index", target.ignore_index,
+               "read every .safetensors file there is, whatever the index says; tensors that are missing still count");
+  app.add_flag("--lenient-trailing", target.lenient_trailing, "pass over bytes behind a file's last tensor");
+}
+
 inline void AddReadOptions(CLI::App& app, ReadOptions& target) {
   static const std::map<std::string, ReadStrategy> kNames = {{"auto", ReadStrategy::kAuto},
                                                              {"mmap", ReadStrategy::kMmap},
@@ -20,6 +27,7 @@ inline void AddReadOptions(CLI::App& app, ReadOptions& target) {
       ->type_name("auto|mmap|read|direct")
       ->default_str("auto");
   app.add_flag("--drop-cache", target.drop_cache, "let the page cache forget what was read");
+  AddLeniency(app, target);
 }
 
 // The same, until Ctrl-C.

@@ -33,6 +33,7 @@ Result<ArtifactRecipe> RecipeOf(const LogicalCheckpoint& checkpoint, const Shard
   ASSIGN_OR_RETURN(EngineLayout layout, EngineLayoutOf(checkpoint, options.parallel, options.dtype));
   ASSIGN_OR_RETURN(recipe.fingerprint, FingerprintOf(checkpoint, options.parallel, options.dtype));
   ASSIGN_OR_RETURN(recipe.origin, OriginOf(checkpoint.path(), checkpoint.config_json()));
+  recipe.families = std::move(layout.families);
   recipe.source = &checkpoint.source();
   recipe.layout = std::move(layout.layout);
   recipe.stored = checkpoint.source().layout();

@@ -34,26 +34,6 @@ Status CheckLabels(const std::map<std::string, std::string>& labels) {
   return OkStatus();
 }
 
-Status CheckFamilies(const std::vector<QuantizationFamily>& families, const std::vector<TensorSpec>& tensors) {
-  std::unordered_set<std::string_view> free;
-  for (const TensorSpec& tensor : tensors) free.insert(tensor.name);
-  for (std::size_t i = 0; i < families.size(); ++i) {
-    const QuantizationFamily& family = families[i];
-    RETURN_IF_ERROR(CheckText("family name", family.name, kMaxNameBytes));
-    RETURN_IF_ERROR(CheckText("family scheme", family.scheme, kMaxLabelBytes));
-    if (i > 0 && families[i - 1].name >= family.name) {
-      return BadManifest(fmt::format("unsorted: family {} before {}", families[i - 1].name, family.name));
-    }
-    if (family.members.size() < 2) return BadManifest(fmt::format("family {} has no scale", family.name));
-    for (const std::string& member : family.members) {
-      if (free.erase(member) > 0) continue;
-      return BadManifest(fmt::format("family {}: {} is not offered, or in two families", family.name,
-                                     member.substr(0, kMaxNameBytes)));
-    }
-  }
-  return OkStatus();
-}
-
 }  // namespace
 
 std::string WeightVersion::ToString() const { return fmt::format("{}@{}", run, number); }
@@ -81,6 +61,27 @@ Hash256 VersionDigestOf(const std::vector<TensorSpec>& tensors, const std::vecto
   return hash.Finish();
 }
 
+Status CheckQuantizationFamilies(const std::vector<QuantizationFamily>& families,
+                                 const std::vector<TensorSpec>& tensors) {
+  std::unordered_set<std::string_view> free;
+  for (const TensorSpec& tensor : tensors) free.insert(tensor.name);
+  for (std::size_t i = 0; i < families.size(); ++i) {
+    const QuantizationFamily& family = families[i];
+    RETURN_IF_ERROR(CheckText("family name", family.name, kMaxNameBytes));
+    RETURN_IF_ERROR(CheckText("family scheme", family.scheme, kMaxLabelBytes));
+    if (i > 0 && families[i - 1].name >= family.name) {
+      return BadManifest(fmt::format("unsorted: family {} before {}", families[i - 1].name, family.name));
+    }
+    if (family.members.size() < 2) return BadManifest(fmt::format("family {} has no scale", family.name));
+    for (const std::string& member : family.members) {
+      if (free.erase(member) > 0) continue;
+      return BadManifest(fmt::format("family {}: {} is not offered, or in two families", family.name,
+                                     member.substr(0, kMaxNameBytes)));
+    }
+  }
+  return OkStatus();
+}
+
 Status CheckOffer(const ManifestOffer& offer) {
   if (offer.format_version != 1) {
     return BadManifest(fmt::format("format_version={}, known: 1", offer.format_version));
@@ -94,7 +95,7 @@ Status CheckOffer(const ManifestOffer& offer) {
     if (offer.tensors[i - 1].name < offer.tensors[i].name) continue;
     return BadManifest(fmt::format("unsorted: {} before {}", offer.tensors[i - 1].name, offer.tensors[i].name));
   }
-  return CheckFamilies(offer.families, offer.tensors);
+  return CheckQuantizationFamilies(offer.families, offer.tensors);
 }
 
 }  // namespace bascule

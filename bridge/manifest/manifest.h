@@ -67,6 +67,11 @@ inline constexpr std::size_t kMaxModelBytes = 4096;
 inline constexpr std::size_t kMaxLabels = 64;
 inline constexpr std::size_t kMaxLabelBytes = 1024;
 
+// InvalidArgument "bad_manifest"  families unsorted, of fewer than two members, of members that are none of `tensors`
+//                                or in another family too; names too long
+Status CheckQuantizationFamilies(const std::vector<QuantizationFamily>& families,
+                                 const std::vector<TensorSpec>& tensors);
+
 // InvalidArgument "bad_manifest"  unsorted, duplicate or over-long names, empty run, too many labels; a family with a
 //                                member that is no tensor of the offer, or is in another family too
 Status CheckOffer(const ManifestOffer& offer);

@@ -92,6 +92,23 @@ TEST_F(ArtifactTest, TheManifestComesBackAsItWasWritten) {
   EXPECT_EQ(read->config_json, RecipeOf(model_).config_json);
 }
 
+TEST_F(ArtifactTest, TheManifestListsTheFamiliesOfItsTensorsAndNoOthers) {
+  ArtifactRecipe recipe = RecipeOf(model_);
+  recipe.families = {{"down", "fp8 128x128 weight_scale_inv", {"down", "norm"}}};
+  const auto written = WriteArtifact(std::move(recipe), directory_.File("artifact"), {});
+  ASSERT_TRUE(written.ok()) << written.status().ToString();
+
+  const auto read = ReadArtifactManifest(ContentOf(directory_.File("artifact/manifest.json")));
+
+  ASSERT_TRUE(read.ok()) << read.status().ToString();
+  EXPECT_EQ(read->families, written->families);
+  ArtifactManifest other = *written;
+  other.families[0].members[1] = "scale";
+  const Status status = ReadArtifactManifest(WriteArtifactManifest(other)).status();
+  EXPECT_EQ(status.reason(), "bad_artifact");
+  EXPECT_THAT(status.message(), HasSubstr("family down"));
+}
+
 TEST_F(ArtifactTest, UnshardGivesBackTheSourceAndItsConfig) {
   const auto artifact = Artifact::Open(Directory::At(Written()));
 
@@ -251,8 +268,8 @@ TEST_F(ArtifactTest, AManifestThatContradictsItselfIsRefused) {
   const std::string good = ContentOf(Written() + "/manifest.json");
   const std::vector<std::pair<std::string, std::string>> changes = {
       {"bascule-artifact", "other"},
-      {"\"format_version\":1", "\"format_version\":2"},
-      {"\"format_version\":1", "\"format_version\":-1"},
+      {"\"format_version\":2", "\"format_version\":1"},
+      {"\"format_version\":2", "\"format_version\":-1"},
       {"\"tensor\":2", "\"tensor\":3"},
       {"rank-1.safetensors", "../rank-1.safetensors"},
       {"\"dtype\":\"BF16\",\"shape\":[5,4]", "\"dtype\":\"BF17\",\"shape\":[5,4]"},

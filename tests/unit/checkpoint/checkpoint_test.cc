@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "tests/support/run_python.h"
 #include "tests/support/temp_directory.h"
@@ -131,6 +132,43 @@ TEST(CheckpointTest, TheIndexAndTheFilesAgreeBothWays) {
                   .ok());
   WriteIndex(dir, R"({"a":"m-1.safetensors","b":"m-2.safetensors"})");
   ExpectBadIndex(dir, "tensor_not_in_index", "tensor=c is in file=m-2.safetensors but not listed");
+}
+
+// C-115.
+TEST(CheckpointTest, WithoutItsIndexEveryFileIsReadAndNoTensorMayBeInTwo) {
+  const TempDirectory dir;
+  WriteOne(dir, "a.safetensors", "x");
+  WriteOne(dir, "b.safetensors", "y");
+  WriteIndex(dir, R"({"x":"a.safetensors","z":"gone.safetensors"})");
+  ASSERT_EQ(Checkpoint::Open(dir.path()).status().reason(), "shard_missing");
+
+  const auto checkpoint = Checkpoint::Open(dir.path(), {.ignore_index = true});
+
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
+  ASSERT_EQ((*checkpoint)->tensors().size(), 2U);
+  EXPECT_EQ((*checkpoint)->tensors()[0].name, "x");
+  EXPECT_EQ((*checkpoint)->tensors()[1].name, "y");
+  WriteOne(dir, "c.safetensors", "x");
+  EXPECT_EQ(Checkpoint::Open(dir.path(), {.ignore_index = true}).status().reason(), "duplicate_tensor");
+}
+
+// C-110.
+TEST(CheckpointTest, BytesBehindTheLastTensorArePassedOverWhereThatIsAskedFor) {
+  const TempDirectory dir;
+  WriteOne(dir, "model.safetensors", "x");
+  const std::string path = dir.File("model.safetensors");
+  std::ofstream(path, std::ios::binary | std::ios::app) << "more";
+  for (const std::string& place : {path, dir.path()}) {
+    ASSERT_EQ(Checkpoint::Open(place).status().reason(), "trailing_bytes");
+
+    const auto checkpoint = Checkpoint::Open(place, {.lenient_trailing = true});
+
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
+    EXPECT_EQ(TextOf((*checkpoint)->Data(0)), "abc");
+    EXPECT_EQ((*checkpoint)->files()[0]->header().trailing_bytes, 4);
+  }
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 5);
+  EXPECT_EQ(Checkpoint::Open(path, {.lenient_trailing = true}).status().reason(), "file_truncated");
 }
 
 TEST(CheckpointTest, AnIndexThatPointsOutOfItsDirectoryOpensNothing) {
