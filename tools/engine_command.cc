@@ -8,6 +8,7 @@
 #include "tools/dtype_option.h"
 #include "tools/engine_cut.h"
 #include "tools/engine_process.h"
+#include "tools/kv_option.h"
 #include "tools/options.h"
 #include "tools/read_option.h"
 
@@ -94,6 +95,8 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
                  "a flip that would take longer: waits until nothing decodes, or is refused")
       ->capture_default_str()
       ->check(CLI::IsMember({"postpone", "refuse"}));
+  AddKvPolicy(app, process.kv_policy, "what becomes of a request that runs at a flip, unless it names a policy")
+      ->default_str("recompute");
   app.add_option("--slots", process.slot_count, "versions in memory; 3 keep a way back while the next one stages")
       ->capture_default_str()
       ->check(CLI::Range(2, 3));

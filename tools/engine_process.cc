@@ -67,8 +67,8 @@ ServingStatus ServingOf(const DecodeStatus& decode) {
           .waiting = decode.waiting,
           .kv_pages_used = decode.kv_pages_used,
           .kv_pages_total = decode.kv_pages_total,
-          .prefix_entries = 0,
-          .kv_policy = "recompute"};
+          .prefix_entries = decode.prefix_entries,
+          .kv_policy = std::string(KvPolicyName(decode.kv_policy))};
 }
 
 }  // namespace
@@ -117,6 +117,8 @@ Status EngineProcess::Parts::MakeDecoder(const EngineProcessOptions& options, co
   decode_options.threads = options.threads;
   decode_options.kv_pages = options.kv_pages;
   decode_options.max_running = options.max_running;
+  decode_options.kv_policy = options.kv_policy;
+  decode_options.drains = options.flip == FlipMode::kShadow;
   ASSIGN_OR_RETURN(decode, DecodeEngine::Create(std::move(decode_options)));
   return OkStatus();
 }

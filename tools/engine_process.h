@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "bridge/manifest/manifest.h"
+#include "engine_side/decode/decode_engine.h"
 #include "engine_side/flip_mode.h"
 #include "engine_side/stall_budget.h"
 #include "model/parallel_layout.h"
@@ -30,8 +31,9 @@ struct EngineProcessOptions {
   int threads = 2;            // of all ranks together
   std::int64_t kv_pages = 0;  // 0: the decoder's default
   std::int32_t max_running = 64;
-  ReadOptions read;                      // of versions from disk
-  std::vector<std::string> allow_roots;  // directories beneath which versions may be loaded on behalf of a peer
+  KvPolicy kv_policy = KvPolicy::kRecompute;  // of requests that name none
+  ReadOptions read;                           // of versions from disk
+  std::vector<std::string> allow_roots;       // directories beneath which versions may be loaded on behalf of a peer
 };
 
 class EngineProcess {

@@ -1,6 +1,7 @@
 #include "engine_side/decode/decode_engine.h"
 
 #include <algorithm>
+#include <iterator>
 #include <list>
 #include <utility>
 
@@ -48,6 +49,11 @@ Status CheckOptions(const DecodeOptions& options) {
   if (options.page_tokens < 1 || options.page_tokens % kKvGroup != 0) {
     return bad(fmt::format("page_tokens={} want a multiple of {}", options.page_tokens, kKvGroup));
   }
+  if (!options.drains && options.kv_policy == KvPolicy::kDrain) return bad("kv_policy=drain needs flip mode shadow");
+  if (options.max_waiting_tokens < 0 || options.time_limit <= Duration::zero()) {
+    return bad(
+        fmt::format("max_waiting_tokens={} time_limit_ms={}", options.max_waiting_tokens, MsOf(options.time_limit)));
+  }
   if (options.threads < 1 || options.threads > 1024 || options.kv_pages < 0 || options.max_running < 1 ||
       options.max_waiting < 0 || options.max_step_tokens < 1) {
     return bad(fmt::format("threads={} kv_pages={} max_running={} max_waiting={} max_step_tokens={}", options.threads,
@@ -56,7 +62,7 @@ Status CheckOptions(const DecodeOptions& options) {
   return OkStatus();
 }
 
-std::int64_t KvPages(const DecodeOptions& options, const KvShape& shape) {
+std::int64_t KvPageCount(const DecodeOptions& options, const KvShape& shape) {
   if (options.kv_pages > 0) return options.kv_pages;
   const std::int64_t of_request = (options.config.max_positions + shape.page_tokens - 1) / shape.page_tokens;
   const std::int64_t page_bytes = shape.PageFloats().value_or(kDefaultKvBytes) * std::int64_t{sizeof(float)};
@@ -68,14 +74,21 @@ class Engine final : public DecodeEngine {
  public:
   Engine(const DecodeOptions& options, std::unique_ptr<KvCache> cache, std::unique_ptr<Decoder> decoder)
       : clock_(*options.clock),
+        caches_(options.caches),
+        kv_policy_(options.kv_policy),
+        drains_(options.drains),
         cache_(std::move(cache)),
         decoder_(std::move(decoder)),
         scheduler_({.vocabulary = options.config.vocabulary,
                     .max_positions = options.config.max_positions,
                     .max_running = options.max_running,
                     .max_waiting = options.max_waiting,
-                    .max_step_tokens = options.max_step_tokens},
-                   *cache_) {}
+                    .max_waiting_tokens = options.max_waiting_tokens,
+                    .max_step_tokens = options.max_step_tokens,
+                    .kv_pages = cache_->pages(),
+                    .page_tokens = cache_->page_tokens(),
+                    .kv_policy = options.kv_policy,
+                    .time_limit = options.time_limit}) {}
   ~Engine() override { Stop(); }
 
   void Start(std::function<WeightLease()> acquire_live) override;
@@ -100,11 +113,16 @@ class Engine final : public DecodeEngine {
   void Run();
   bool AwaitWork() EXCLUDES(mu_);
   void RunStep() EXCLUDES(mu_);
+  std::vector<std::optional<SampledToken>> Compute(Scheduler::Step step);
+  void Deliver(const std::vector<Delivery>& deliveries) EXCLUDES(mu_);
   SafePointCall* DueCall() REQUIRES(mu_);
   void RunCritical(SafePointCall& call) REQUIRES(mu_);
-  bool Idle() const REQUIRES(mu_) { return !stepping_ && !critical_running_ && !scheduler_.HasWork(); }
+  bool Idle() const REQUIRES(mu_) { return !stepping_ && !critical_running_ && !scheduler_.HasWork(clock_.Now()); }
 
   Clock& clock_;
+  CacheRegistry* const caches_;  // may be null
+  const KvPolicy kv_policy_;
+  const bool drains_;
   const std::unique_ptr<KvCache> cache_;
   const std::unique_ptr<Decoder> decoder_;
   AcquireStepWeights acquire_;  // Set before started_, constant after.
@@ -123,16 +141,6 @@ class Engine final : public DecodeEngine {
   Worker thread_;
 };
 
-void Deliver(const std::vector<Delivery>& deliveries) {
-  for (const Delivery& delivery : deliveries) {
-    if (delivery.token) {
-      delivery.sink->OnToken(*delivery.token);
-    } else {
-      delivery.sink->OnFinish(delivery.finish, delivery.why);
-    }
-  }
-}
-
 void Engine::Start(std::function<WeightLease()> acquire_live) {
   acquire_ = [acquire_live = std::move(acquire_live)]() -> std::unique_ptr<StepWeights> {
     WeightLease lease = acquire_live();
@@ -148,6 +156,9 @@ void Engine::Start(std::function<WeightLease()> acquire_live) {
 }
 
 Result<std::uint64_t> Engine::Submit(GenerateRequest request, std::shared_ptr<GenerateSink> sink) {
+  if (!drains_ && request.kv_policy.value_or(kv_policy_) == KvPolicy::kDrain) {
+    return Status::FailedPrecondition("drain_needs_shadow", "flips are in place: no old version stays");
+  }
   {
     MutexLock lock(mu_);
     if (stopping_) return Status::Unavailable("engine_stopping");
@@ -156,7 +167,7 @@ Result<std::uint64_t> Engine::Submit(GenerateRequest request, std::shared_ptr<Ge
   if (acquire_() == nullptr) return Status::Unavailable("nothing_live", "no version has been committed");
   MutexLock lock(mu_);
   if (stopping_) return Status::Unavailable("engine_stopping");
-  RETURN_IF_ERROR(scheduler_.Submit(last_id_ + 1, std::move(request), std::move(sink)));
+  RETURN_IF_ERROR(scheduler_.Submit(last_id_ + 1, std::move(request), std::move(sink), clock_.Now()));
   changed_.NotifyAll();
   return ++last_id_;
 }
@@ -164,14 +175,17 @@ Result<std::uint64_t> Engine::Submit(GenerateRequest request, std::shared_ptr<Ge
 void Engine::Cancel(std::uint64_t request) {
   MutexLock lock(mu_);
   scheduler_.Cancel(request);
+  changed_.NotifyAll();
 }
 
 DecodeStatus Engine::status() const {
   MutexLock lock(mu_);
   return {.running = scheduler_.running(),
           .waiting = scheduler_.waiting(),
-          .kv_pages_used = cache_->pages_used(),
-          .kv_pages_total = cache_->pages_total(),
+          .kv_pages_used = scheduler_.pages_used(),
+          .kv_pages_total = cache_->pages(),
+          .prefix_entries = scheduler_.prefix_entries(),
+          .kv_policy = kv_policy_,
           .steps = steps_,
           .tokens = scheduler_.tokens()};
 }
@@ -201,42 +215,68 @@ bool Engine::AwaitWork() {
   while (!stopping_) {
     if (SafePointCall* call = DueCall()) {
       RunCritical(*call);
-    } else if (scheduler_.HasWork() && !critical_running_) {
+    } else if (scheduler_.HasWork(clock_.Now()) && !critical_running_) {
       stepping_ = true;
       return true;
     } else {
-      clock_.WaitUntil(changed_, mu_, clock_.Now() + kIdleWait);
+      const TimePoint latest = clock_.Now() + kIdleWait;
+      clock_.WaitUntil(changed_, mu_, std::min(latest, scheduler_.NextDeadline().value_or(latest)));
     }
   }
   return false;
 }
 
 void Engine::RunStep() {
-  std::unique_ptr<StepWeights> weights = acquire_();
+  std::shared_ptr<StepWeights> weights = acquire_();
   std::vector<Delivery> deliveries;
   Scheduler::Step step;
   {
     MutexLock lock(mu_);
     if (weights != nullptr) {
-      step = scheduler_.BeginStep(weights->version(), deliveries);
+      step = scheduler_.BeginStep(weights, clock_.Now(), deliveries);
     } else {
       scheduler_.FinishAll(FinishReason::kFailed, Status::Unavailable("nothing_live"), deliveries);
     }
   }
-  std::vector<std::optional<SampledToken>> sampled;
-  if (!step.rows.empty()) {
-    decoder_->Forward(step.rows, *weights);
-    weights.reset();  // a session may be waiting for the lease
-    sampled = decoder_->Sample(step.wishes);
-  }
+  weights.reset();  // the step holds it as long as it computes with it
+  const bool computes = std::ranges::any_of(step.passes, [](const auto& pass) { return !pass.rows.empty(); });
+  const auto sampled = Compute(std::move(step));
   {
     MutexLock lock(mu_);
-    scheduler_.FinishStep(sampled, deliveries);
-    if (!step.rows.empty()) ++steps_;
+    scheduler_.FinishStep(sampled, clock_.Now(), deliveries);
+    if (computes) ++steps_;
     stepping_ = false;
     changed_.NotifyAll();
   }
   Deliver(deliveries);
+}
+
+// Answers the wishes of all passes, in order.
+std::vector<std::optional<SampledToken>> Engine::Compute(Scheduler::Step step) {
+  for (const PageCopy& copy : step.copies) cache_->CopyPage(copy.from, copy.to);
+  std::vector<std::optional<SampledToken>> answers;
+  for (Scheduler::Pass& pass : step.passes) {
+    if (!pass.rows.empty()) decoder_->Forward(pass.rows, *pass.weights);
+    pass.weights.reset();  // a session may be waiting for the lease
+    std::ranges::move(decoder_->Sample(pass.wishes), std::back_inserter(answers));
+  }
+  return answers;
+}
+
+void Engine::Deliver(const std::vector<Delivery>& deliveries) {
+  for (const Delivery& delivery : deliveries) {
+    GenerateSink& sink = *delivery.sink;
+    if (delivery.prompt) {
+      sink.OnPrompt(*delivery.prompt);
+    } else if (!delivery.token) {
+      sink.OnFinish(delivery.finish, delivery.why);
+    } else {
+      sink.OnToken(*delivery.token);
+      if (!sink.Full()) continue;
+      MutexLock lock(mu_);
+      scheduler_.Cancel(delivery.request, Status::ResourceExhausted("slow_reader", "its output is not read"));
+    }
+  }
 }
 
 Result<SafePoint> Engine::RunAtSafePoint(std::uint64_t at_step, const std::function<void()>& critical,
@@ -297,10 +337,27 @@ bool Engine::Decoding() const {
 KvReport Engine::InvalidateKv(const WeightVersion& live) {
   MutexLock lock(mu_);
   CHECK(!stepping_);
-  return scheduler_.Invalidate(live);
+  KvReport report = scheduler_.Invalidate(live);
+  if (caches_ != nullptr) report.caches = caches_->Invalidate(live);
+  changed_.NotifyAll();  // requests may have waited for this version
+  return report;
 }
 
+constexpr std::pair<KvPolicy, std::string_view> kKvPolicies[] = {{KvPolicy::kRecompute, "recompute"},
+                                                                 {KvPolicy::kDrain, "drain"},
+                                                                 {KvPolicy::kKeep, "keep"},
+                                                                 {KvPolicy::kAbort, "abort"}};
+
 }  // namespace
+
+std::string_view KvPolicyName(KvPolicy policy) { return kKvPolicies[static_cast<std::size_t>(policy)].second; }
+
+Result<KvPolicy> ParseKvPolicy(std::string_view name) {
+  for (const auto& [policy, known] : kKvPolicies) {
+    if (known == name) return policy;
+  }
+  return Status::InvalidArgument("bad_kv_policy", fmt::format("\"{}\" want recompute|drain|keep|abort", name));
+}
 
 std::string_view FinishName(FinishReason reason) {
   switch (reason) {
@@ -308,6 +365,10 @@ std::string_view FinishName(FinishReason reason) {
       return "length";
     case FinishReason::kStop:
       return "stop";
+    case FinishReason::kAbortedByFlip:
+      return "aborted_by_flip";
+    case FinishReason::kTooStale:
+      return "too_stale";
     case FinishReason::kCancelled:
       return "cancelled";
     case FinishReason::kFailed:
@@ -325,7 +386,7 @@ Result<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(DecodeOptions options
                          .head_size = config.head_size,
                          .page_tokens = options.page_tokens,
                          .ranks = shape.ranks};
-  ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache, KvCache::Create(kv_shape, KvPages(options, kv_shape)));
+  ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache, KvCache::Create(kv_shape, KvPageCount(options, kv_shape)));
   ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
                    Decoder::Create({.config = config,
                                     .tensors = options.tensors,

@@ -1,5 +1,6 @@
 #include "engine_side/decode/kv_cache.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -29,22 +30,11 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(const KvShape& shape, std::int6
 }
 
 KvCache::KvCache(const KvShape& shape, std::int64_t pages, std::vector<FloatBuffer> pools)
-    : shape_(shape), pages_total_(pages), pools_(std::move(pools)) {
-  // Taken from the back: low pages first, so that memory is touched no further than it is used.
-  for (std::int64_t page = pages - 1; page >= 0; --page) free_.push_back(static_cast<std::int32_t>(page));
-}
+    : shape_(shape), pages_(pages), pools_(std::move(pools)) {}
 
-std::optional<std::vector<std::int32_t>> KvCache::Reserve(std::int64_t pages) {
-  if (pages > static_cast<std::int64_t>(free_.size())) return std::nullopt;
-  const auto first = free_.end() - pages;
-  std::vector<std::int32_t> reserved(first, free_.end());
-  free_.erase(first, free_.end());
-  return reserved;
-}
-
-void KvCache::Release(std::span<const std::int32_t> pages) {
-  free_.insert(free_.end(), pages.begin(), pages.end());
-  CHECK(pages_used() >= 0);
+void KvCache::CopyPage(std::int32_t from, std::int32_t to) {
+  const std::int64_t floats = *shape_.PageFloats();
+  for (FloatBuffer& pool : pools_) std::copy_n(pool.data() + from * floats, floats, pool.data() + to * floats);
 }
 
 KvHeadView KvCache::Head(int rank, std::int64_t layer, std::int64_t kv_head, const std::int32_t* pages) {

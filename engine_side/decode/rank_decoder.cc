@@ -297,7 +297,7 @@ void RankDecoder::Sample(std::span<const SampleWish> wishes, std::span<std::opti
     for (std::int64_t i = own.begin + begin; i < own.begin + end; ++i) {
       const SampleWish& wish = wishes[static_cast<std::size_t>(i)];
       tokens[static_cast<std::size_t>(i)] =
-          SampleOnHost(shared_.Logits(i), wish.temperature, UniformAt(wish.seed, wish.position), scratch);
+          SampleOnHost(shared_.Logits(i), wish.rule, UniformAt(wish.seed, wish.position, wish.sample), scratch);
     }
   });
 }

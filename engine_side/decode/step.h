@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/sample.h"
+
 namespace bascule {
 
 // One token that goes through the model. Rows of one request are in rising, gapless order of position, and everything
@@ -16,10 +18,11 @@ struct StepRow {
   bool wants_logits = false;
 };
 
-// How to draw a token from a row of logits.
+// What is wanted of a row of logits: a token drawn by `rule`, with the random number of (seed, sample, position).
 struct SampleWish {
-  float temperature = 0;
+  SampleRule rule;
   std::uint64_t seed = 0;
+  std::uint32_t sample = 0;
   std::uint64_t position = 0;  // of the token that is drawn
 };
 

@@ -45,6 +45,14 @@ void ToProto(const FlipReport& report, v1::FlipReport* proto) {
   kv->set_kept(report.kv.kept);
   kv->set_aborted(report.kv.aborted);
   kv->set_recompute_tokens(report.kv.recompute_tokens);
+  kv->set_too_stale(report.kv.too_stale);
+  kv->set_prefix_entries_dropped(report.kv.prefix_entries_dropped);
+  for (const CacheReport& cache : report.kv.caches) {
+    v1::CacheReport* entry = kv->add_caches();
+    entry->set_cache(cache.cache);
+    entry->set_dropped(cache.dropped);
+    entry->set_kept(cache.kept);
+  }
 }
 
 std::int64_t MicrosecondsOf(Duration time) {
@@ -73,7 +81,16 @@ Result<FlipReport> FromProto(const v1::FlipReport& proto) {
   report.step = proto.step();
   ASSIGN_OR_RETURN(report.flip_stall_us, TimeFromProto("report.flip_stall_us", proto.flip_stall_us()));
   const v1::KvReport& kv = proto.kv();
-  report.kv = {kv.recomputed(), kv.drained(), kv.kept(), kv.aborted(), kv.recompute_tokens()};
+  report.kv = {.recomputed = kv.recomputed(),
+               .drained = kv.drained(),
+               .kept = kv.kept(),
+               .aborted = kv.aborted(),
+               .recompute_tokens = kv.recompute_tokens(),
+               .too_stale = kv.too_stale(),
+               .prefix_entries_dropped = kv.prefix_entries_dropped()};
+  for (const v1::CacheReport& cache : kv.caches()) {
+    report.kv.caches.push_back({cache.cache(), cache.dropped(), cache.kept()});
+  }
   return report;
 }
 

@@ -21,6 +21,8 @@ class Collector final : public GenerateSink {
  public:
   void OnToken(const GeneratedToken& token) override { tokens.push_back(token); }
   void OnFinish(FinishReason reason, const Status& why) override { finish = reason, status = why; }
+  void OnPrompt(const PromptReport& report) override { prompt = report; }
+  PromptReport prompt;
   std::vector<GeneratedToken> tokens;
   std::optional<FinishReason> finish;
   Status status;
@@ -53,21 +55,31 @@ class Bench {
                     .max_positions = config.max_positions,
                     .max_running = shape.max_running,
                     .max_waiting = 1000,
-                    .max_step_tokens = shape.max_step_tokens},
-                   *cache_) {}
+                    .max_step_tokens = shape.max_step_tokens,
+                    .kv_pages = cache_->pages(),
+                    .page_tokens = shape.page_tokens}) {}
 
   std::shared_ptr<Collector> Submit(const GenerateRequest& request) {
     auto sink = std::make_shared<Collector>();
-    EXPECT_TRUE(scheduler_.Submit(++last_id_, request, sink).ok());
+    EXPECT_TRUE(scheduler_.Submit(++last_id_, request, sink, {}).ok());
     return sink;
   }
   void Step(const StepWeights& weights) {
     std::vector<Delivery> deliveries;
-    const Scheduler::Step step = scheduler_.BeginStep(weights.version(), deliveries);
-    decoder_->Forward(step.rows, weights);
-    scheduler_.FinishStep(decoder_->Sample(step.wishes), deliveries);
+    const std::shared_ptr<StepWeights> borrowed(const_cast<StepWeights*>(&weights), [](StepWeights*) {});
+    const Scheduler::Step step = scheduler_.BeginStep(borrowed, {}, deliveries);
+    for (const PageCopy& copy : step.copies) cache_->CopyPage(copy.from, copy.to);
+    std::vector<std::optional<SampledToken>> sampled;
+    for (const Scheduler::Pass& pass : step.passes) {
+      if (pass.rows.empty()) continue;
+      decoder_->Forward(pass.rows, *pass.weights);
+      for (auto& token : decoder_->Sample(pass.wishes)) sampled.push_back(std::move(token));
+    }
+    scheduler_.FinishStep(sampled, {}, deliveries);
     for (const Delivery& delivery : deliveries) {
-      if (delivery.token) {
+      if (delivery.prompt) {
+        delivery.sink->OnPrompt(*delivery.prompt);
+      } else if (delivery.token) {
         delivery.sink->OnToken(*delivery.token);
       } else {
         delivery.sink->OnFinish(delivery.finish, delivery.why);
@@ -75,10 +87,9 @@ class Bench {
     }
   }
   void RunToEnd(const StepWeights& weights) {
-    while (scheduler_.HasWork()) Step(weights);
+    while (scheduler_.HasWork({})) Step(weights);
   }
   Scheduler& scheduler() { return scheduler_; }
-  KvCache& cache() { return *cache_; }
 
  private:
   template <typename T>
@@ -210,7 +221,31 @@ TEST_P(DecoderTest, ChunksThreadsPagesAndConcurrencyChangeNoBit) {
       EXPECT_EQ(AnswerOf(sinks[i]->tokens), Alone(requests[i], weights_))
           << "request " << i << " max_step_tokens=" << shape.max_step_tokens;
     }
-    EXPECT_EQ(bench.cache().pages_used(), 0);
+    EXPECT_EQ(bench.scheduler().pages_used(), 0);
+  }
+}
+
+TEST_P(DecoderTest, ASharedBeginningChangesNoBit) {
+  Bench bench = NewBench({.max_step_tokens = 40});
+  const std::vector<std::int32_t> beginning = RandomPrompt(config_, 50, 7);
+  std::vector<GenerateRequest> requests;
+  for (std::uint32_t i = 0; i < 6; ++i) {  // some equal, some with a tail of their own, some a part of others
+    GenerateRequest request{.prompt = beginning, .max_new_tokens = 20, .temperature = 0.8f, .seed = i};
+    if (i % 3 == 1) request.prompt.push_back(static_cast<std::int32_t>(i));
+    if (i % 3 == 2) request.prompt.resize(32);
+    requests.push_back(request);
+  }
+
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::shared_ptr<Collector>> sinks;
+    for (const GenerateRequest& request : requests) sinks.push_back(bench.Submit(request));
+    bench.RunToEnd(weights_);
+
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(AnswerOf(sinks[i]->tokens), Alone(requests[i], weights_)) << "request " << i << " round " << round;
+      const std::int64_t shared = sinks[i]->prompt.shared_tokens;
+      EXPECT_TRUE(round == 0 || shared == std::ssize(requests[i].prompt) - 1) << shared;
+    }
   }
 }
 
@@ -323,7 +358,7 @@ class RanksTest : public testing::TestWithParam<RankCase> {
                                            .max_rows = count,
                                            .max_logits = count},
                                           *cache);
-    const std::vector<std::int32_t> pages = *cache->Reserve(1);
+    const std::vector<std::int32_t> pages = {0};
     std::vector<StepRow> rows;
     for (std::int64_t i = 0; i < count; ++i) {
       rows.push_back({tokens[static_cast<std::size_t>(i)], i, pages.data(), true});
@@ -417,7 +452,7 @@ TEST(DecoderFailureTest, LogitsThatAreNotFiniteEndTheRequestAsFailedAndNotItsNei
   EXPECT_EQ(broken->status.reason(), "logits_not_finite");
   EXPECT_TRUE(broken->tokens.empty());
   EXPECT_EQ(whole->finish, FinishReason::kLength);
-  EXPECT_EQ(bench.cache().pages_used(), 0);
+  EXPECT_EQ(bench.scheduler().pages_used(), 0);
 }
 
 }  // namespace

@@ -402,7 +402,7 @@ TEST(PhiloxTest, UniformsDifferByPositionAndSeedAndLieInTheUnitInterval) {
 std::optional<SampledToken> Sample(const std::vector<float>& logits, float temperature, double uniform,
                                    Isa isa = BestIsa()) {
   std::vector<float> scratch(logits.size());
-  return SampleOnHost(logits, temperature, uniform, scratch, isa);
+  return SampleOnHost(logits, {.temperature = temperature}, uniform, scratch, isa);
 }
 
 double LogSoftmax(const std::vector<float>& logits, std::int32_t id) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
 #include <map>
 
@@ -12,49 +13,81 @@ namespace {
 constexpr std::int64_t kPageTokens = 16;
 
 struct Heard final : public GenerateSink {
-  void OnToken(const GeneratedToken& token) override { tokens.push_back(token.id); }
+  void OnPrompt(const PromptReport& report) override { prompt = report; }
+  void OnToken(const GeneratedToken& token) override {
+    EXPECT_FALSE(finish.has_value());
+    tokens.push_back(token.id);
+    all.push_back(token);
+  }
   void OnFinish(FinishReason reason, const Status& why) override { finish = reason, status = why; }
+  std::optional<PromptReport> prompt;
   std::vector<std::int32_t> tokens;
+  std::vector<GeneratedToken> all;
   std::optional<FinishReason> finish;
   Status status;
 };
 
+// A version without weights.
+class Named final : public StepWeights {
+ public:
+  explicit Named(WeightVersion version) : version_(std::move(version)) {}
+  const WeightVersion& version() const override { return version_; }
+  std::span<const std::byte> Tensor(int, int) const override { return {}; }
+
+ private:
+  const WeightVersion version_;
+};
+
+WeightVersion Version(std::uint64_t number) {
+  return {.run = "run", .number = number, .digest = Sha256Of(std::to_string(number))};
+}
+
 class SchedulerTest : public testing::Test {
  protected:
   void Open(SchedulerLimits limits, std::int64_t pages = 64) {
-    cache_ = *KvCache::Create({.layers = 1, .kv_heads = 1, .head_size = 2, .page_tokens = kPageTokens}, pages);
-    scheduler_ = std::make_unique<Scheduler>(limits, *cache_);
+    limits.kv_pages = pages;
+    limits.page_tokens = kPageTokens;
+    scheduler_ = std::make_unique<Scheduler>(limits);
   }
   void SetUp() override { Open(kLimits); }
 
-  static GenerateRequest Asking(std::size_t prompt, std::int32_t max_new_tokens) {
-    return {.prompt = std::vector<std::int32_t>(prompt, 1),
-            .max_new_tokens = max_new_tokens,
-            .temperature = 0,
-            .seed = 0,
-            .stop = {}};
+  // A prompt of that many tokens, which begins like no other.
+  GenerateRequest Asking(std::size_t prompt, std::int32_t max_new_tokens) {
+    GenerateRequest request{.prompt = std::vector<std::int32_t>(prompt, 1), .max_new_tokens = max_new_tokens};
+    if (prompt > 0) request.prompt[0] = prompts_++ % 100;
+    return request;
   }
   std::shared_ptr<Heard> Submit(std::uint64_t id, const GenerateRequest& request) {
     auto heard = std::make_shared<Heard>();
-    const Status status = scheduler_->Submit(id, request, heard);
+    const Status status = scheduler_->Submit(id, request, heard, now_);
     EXPECT_TRUE(status.ok()) << status.ToString();
     return heard;
   }
   std::string Refusal(const GenerateRequest& request) {
-    return scheduler_->Submit(99, request, std::make_shared<Heard>()).reason();
+    return scheduler_->Submit(99, request, std::make_shared<Heard>(), now_).reason();
   }
   // One step in which every wish is answered with `token`; returns its rows.
   std::vector<StepRow> Step(std::int32_t token = 7) {
     std::vector<Delivery> deliveries;
-    const Scheduler::Step step = scheduler_->BeginStep(version_, deliveries);
-    scheduler_->FinishStep(std::vector<std::optional<SampledToken>>(step.wishes.size(), SampledToken{token, -1.0f}),
-                           deliveries);
+    last_step_ = scheduler_->BeginStep(Live(), now_, deliveries);
+    std::vector<std::optional<SampledToken>> sampled;
+    std::vector<StepRow> rows;
+    for (const Scheduler::Pass& pass : last_step_.passes) {
+      rows.insert(rows.end(), pass.rows.begin(), pass.rows.end());
+      for (const SampleWish& wish : pass.wishes) {
+        sampled.push_back(SampledToken{wish.rule.given >= 0 ? wish.rule.given : token, -1.0f});
+      }
+    }
+    if (inspect_) inspect_(rows);
+    scheduler_->FinishStep(sampled, now_, deliveries);
     Hand(deliveries);
-    return step.rows;
+    return rows;
   }
   static void Hand(const std::vector<Delivery>& deliveries) {
     for (const Delivery& delivery : deliveries) {
-      if (delivery.token) {
+      if (delivery.prompt) {
+        delivery.sink->OnPrompt(*delivery.prompt);
+      } else if (delivery.token) {
         delivery.sink->OnToken(*delivery.token);
       } else {
         delivery.sink->OnFinish(delivery.finish, delivery.why);
@@ -69,8 +102,13 @@ class SchedulerTest : public testing::Test {
 
   static constexpr SchedulerLimits kLimits = {
       .vocabulary = 100, .max_positions = 128, .max_running = 4, .max_waiting = 5, .max_step_tokens = 8};
-  WeightVersion version_{.run = "run", .number = 1, .digest = {}};
-  std::unique_ptr<KvCache> cache_;
+  std::shared_ptr<StepWeights> Live() const { return std::make_shared<Named>(version_); }
+
+  WeightVersion version_ = Version(1);
+  TimePoint now_;
+  std::int32_t prompts_ = 0;
+  Scheduler::Step last_step_;
+  std::function<void(const std::vector<StepRow>&)> inspect_;  // while the rows' page tables hold
   std::unique_ptr<Scheduler> scheduler_;
 };
 
@@ -91,15 +129,15 @@ TEST_F(SchedulerTest, RequestsThatNoModelCouldServeAreRefusedByName) {
     request.temperature = temperature;
     EXPECT_EQ(Refusal(request), "bad_request");
   }
-  EXPECT_FALSE(scheduler_->HasWork());
-  EXPECT_TRUE(scheduler_->Submit(1, Asking(100, 28), std::make_shared<Heard>()).ok());
+  EXPECT_FALSE(scheduler_->HasWork(now_));
+  EXPECT_TRUE(scheduler_->Submit(1, Asking(100, 28), std::make_shared<Heard>(), now_).ok());
 }
 
 TEST_F(SchedulerTest, ARequestThatNeedsMorePagesThanThereAreIsTooLarge) {
   Open(kLimits, /*pages=*/2);
 
   EXPECT_EQ(Refusal(Asking(20, 14)), "request_too_large");  // 33 tokens of state
-  EXPECT_TRUE(scheduler_->Submit(1, Asking(20, 13), std::make_shared<Heard>()).ok());
+  EXPECT_TRUE(scheduler_->Submit(1, Asking(20, 13), std::make_shared<Heard>(), now_).ok());
 }
 
 TEST_F(SchedulerTest, BeyondMaxWaitingTheQueueIsFullUntilSomeRequestIsAdmitted) {
@@ -110,7 +148,7 @@ TEST_F(SchedulerTest, BeyondMaxWaitingTheQueueIsFullUntilSomeRequestIsAdmitted) 
   Step();
 
   EXPECT_EQ(scheduler_->running(), 4);
-  EXPECT_TRUE(scheduler_->Submit(6, Asking(1, 3), std::make_shared<Heard>()).ok());
+  EXPECT_TRUE(scheduler_->Submit(6, Asking(1, 3), std::make_shared<Heard>(), now_).ok());
 }
 
 TEST_F(SchedulerTest, APromptGoesInChunksAndOnlyItsLastRowWantsLogits) {
@@ -148,12 +186,12 @@ TEST_F(SchedulerTest, ARequestWaitsUntilItsWorstCaseFitsAndNothingOvertakesIt) {
   while (scheduler_->waiting() >= 2) Step();
 
   EXPECT_EQ(scheduler_->running(), 1);
-  EXPECT_EQ(cache_->pages_used(), 4);
+  EXPECT_EQ(scheduler_->pages_used(), 4);
   EXPECT_TRUE(small->tokens.empty());
-  while (scheduler_->HasWork()) Step();
+  while (scheduler_->HasWork(now_)) Step();
   EXPECT_EQ(large->tokens.size(), 50u);
   EXPECT_EQ(small->finish, FinishReason::kLength);
-  EXPECT_EQ(cache_->pages_used(), 0);
+  EXPECT_EQ(scheduler_->pages_used(), 0);
 }
 
 TEST_F(SchedulerTest, AStopTokenEndsTheRequestAfterItIsToldAndFreesItsPages) {
@@ -162,13 +200,13 @@ TEST_F(SchedulerTest, AStopTokenEndsTheRequestAfterItIsToldAndFreesItsPages) {
   const auto heard = Submit(1, request);
 
   Step(10);
-  EXPECT_GT(cache_->pages_used(), 0);
+  EXPECT_GT(scheduler_->pages_used(), 0);
   Step(30);
 
   EXPECT_EQ(heard->tokens, (std::vector<std::int32_t>{10, 30}));
   EXPECT_EQ(heard->finish, FinishReason::kStop);
   EXPECT_TRUE(heard->status.ok());
-  EXPECT_EQ(cache_->pages_used(), 0);
+  EXPECT_EQ(scheduler_->pages_used(), 0);
 }
 
 TEST_F(SchedulerTest, ACancelledRequestEndsInEveryStateAndReturnsItsPages) {
@@ -182,7 +220,7 @@ TEST_F(SchedulerTest, ACancelledRequestEndsInEveryStateAndReturnsItsPages) {
   Step();
   ASSERT_EQ(scheduler_->running(), 4);
   heard["waiting"] = Submit(5, Asking(4, 50));
-  const std::int64_t pages_before = cache_->pages_used();
+  const std::int64_t pages_before = scheduler_->pages_used();
 
   for (const std::uint64_t id : {1, 2, 5, 77}) scheduler_->Cancel(id);
   Step();
@@ -192,26 +230,26 @@ TEST_F(SchedulerTest, ACancelledRequestEndsInEveryStateAndReturnsItsPages) {
     EXPECT_EQ(sink->status.code(), StatusCode::kCancelled) << state;
   }
   EXPECT_EQ(scheduler_->running(), 2);
-  EXPECT_LT(cache_->pages_used(), pages_before);
+  EXPECT_LT(scheduler_->pages_used(), pages_before);
   scheduler_->Cancel(3);
   scheduler_->Cancel(4);
   Step();
-  EXPECT_FALSE(scheduler_->HasWork());
-  EXPECT_EQ(cache_->pages_used(), 0);
+  EXPECT_FALSE(scheduler_->HasWork(now_));
+  EXPECT_EQ(scheduler_->pages_used(), 0);
 }
 
 TEST_F(SchedulerTest, ACancelDuringAStepDropsItsTokenAndEndsTheRequestBeforeTheNext) {
   const auto heard = Submit(1, Asking(4, 50));
   std::vector<Delivery> deliveries;
-  const Scheduler::Step step = scheduler_->BeginStep(version_, deliveries);
+  const Scheduler::Step step = scheduler_->BeginStep(Live(), now_, deliveries);
 
   scheduler_->Cancel(1);
-  scheduler_->FinishStep({SampledToken{5, -1.0f}}, deliveries);
+  scheduler_->FinishStep({SampledToken{5, -1.0f}}, now_, deliveries);
   Hand(deliveries);
   EXPECT_FALSE(heard->finish.has_value());
   EXPECT_TRUE(Step().empty());
 
-  EXPECT_EQ(step.wishes.size(), 1u);
+  EXPECT_EQ(step.passes[0].wishes.size(), 1u);
   EXPECT_TRUE(heard->tokens.empty());
   EXPECT_EQ(heard->finish, FinishReason::kCancelled);
 }
@@ -219,13 +257,13 @@ TEST_F(SchedulerTest, ACancelDuringAStepDropsItsTokenAndEndsTheRequestBeforeTheN
 TEST_F(SchedulerTest, InvalidatingCountsRunningRequestsAndSendsTheirTokensThroughAgain) {
   const auto decoding = Submit(1, Asking(4, 50));
   for (int i = 0; i < 3; ++i) Step();  // state of the prompt and of two tokens
-  const std::int64_t pages = cache_->pages_used();
-  version_.number = 2;
+  const std::int64_t pages = scheduler_->pages_used();
+  version_ = Version(2);
 
   const KvReport report = scheduler_->Invalidate(version_);
 
-  EXPECT_EQ(report, (KvReport{.recomputed = 1, .drained = 0, .kept = 0, .aborted = 0, .recompute_tokens = 6}));
-  EXPECT_EQ(cache_->pages_used(), pages);
+  EXPECT_EQ(report, (KvReport{.recomputed = 1, .recompute_tokens = 6, .prefix_entries_dropped = 1}));
+  EXPECT_EQ(scheduler_->pages_used(), pages);  // freed outside of the critical section
   EXPECT_EQ(Positions(Step()), (std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(decoding->tokens.size(), 4u);
 }
@@ -243,11 +281,11 @@ TEST_F(SchedulerTest, MoreRequestsThanAStepHoldsAllEnd) {
   std::vector<std::shared_ptr<Heard>> all;
   for (std::uint64_t id = 1; id <= 20; ++id) all.push_back(Submit(id, Asking(id, 5)));
 
-  while (scheduler_->HasWork()) ASSERT_LE(Step().size(), 2u);
+  while (scheduler_->HasWork(now_)) ASSERT_LE(Step().size(), 2u);
 
   for (const auto& heard : all) EXPECT_EQ(heard->tokens.size(), 5u);
   EXPECT_EQ(scheduler_->tokens(), 100u);
-  EXPECT_EQ(cache_->pages_used(), 0);
+  EXPECT_EQ(scheduler_->pages_used(), 0);
 }
 
 TEST_F(SchedulerTest, FinishingAllTellsEveryRequestAndReturnsAllPages) {
@@ -260,8 +298,115 @@ TEST_F(SchedulerTest, FinishingAllTellsEveryRequestAndReturnsAllPages) {
   Hand(deliveries);
 
   for (const auto& heard : all) EXPECT_EQ(heard->status.reason(), "engine_stopping");
-  EXPECT_FALSE(scheduler_->HasWork());
-  EXPECT_EQ(cache_->pages_used(), 0);
+  EXPECT_FALSE(scheduler_->HasWork(now_));
+  EXPECT_EQ(scheduler_->pages_used(), 0);
+}
+
+TEST_F(SchedulerTest, OfManySamplesOfOnePromptTheFirstPrefillsItAndTheOthersShareItsPages) {
+  GenerateRequest request = Asking(37, 4);
+  std::vector<std::shared_ptr<Heard>> samples;
+  for (std::uint64_t id = 1; id <= 4; ++id) samples.push_back(Submit(id, request));
+
+  std::size_t rows = 0;
+  while (samples[0]->tokens.empty()) rows += Step().size();
+  EXPECT_EQ(rows, 37u);
+  EXPECT_EQ(scheduler_->running(), 1);
+  const std::vector<StepRow> next = Step();
+
+  EXPECT_EQ(Positions(next), (std::vector<std::int64_t>{37, 36, 36, 36}));  // one token each is theirs to compute
+  EXPECT_EQ(last_step_.copies.size(), 3u);                                  // of the page that they write to
+  EXPECT_EQ(scheduler_->pages_used(), 2 + 4);
+  for (const auto& sample : samples) {
+    EXPECT_EQ(sample->prompt->shared_tokens, sample == samples[0] ? 0 : 36);
+  }
+  while (scheduler_->HasWork(now_)) Step();
+  EXPECT_EQ(scheduler_->pages_used(), 0);
+  EXPECT_GT(scheduler_->prefix_entries(), 0);
+}
+
+TEST_F(SchedulerTest, NoRowEverWritesToAPageThatAnotherRequestReads) {
+  Open({.vocabulary = 100, .max_positions = 128, .max_running = 4, .max_waiting = 100, .max_step_tokens = 8}, 16);
+  for (std::uint64_t id = 1; id <= 40; ++id) {
+    GenerateRequest request{.prompt = std::vector<std::int32_t>(1 + id * 7 % 50, 1),
+                            .max_new_tokens = static_cast<std::int32_t>(1 + id % 30)};
+    Submit(id, request);
+  }
+
+  inspect_ = [](const std::vector<StepRow>& rows) {
+    std::map<std::int32_t, const std::int32_t*> writer;  // of a page, by the table it is in
+    for (const StepRow& row : rows) {
+      const std::int32_t page = row.pages[row.position / kPageTokens];
+      EXPECT_EQ(writer.emplace(page, row.pages).first->second, row.pages) << "page " << page;
+    }
+    for (const StepRow& row : rows) {
+      for (std::int64_t p = 0; p < row.position / kPageTokens; ++p) {
+        const auto written = writer.find(row.pages[p]);
+        EXPECT_TRUE(written == writer.end() || written->second == row.pages) << "page " << row.pages[p];
+      }
+    }
+  };
+  while (scheduler_->HasWork(now_)) Step(/*token=*/1);
+
+  EXPECT_EQ(scheduler_->pages_used(), 0);
+}
+
+TEST_F(SchedulerTest, WhenTheRequestThatOthersWaitForIsCancelledOneOfThemTakesItsPlace) {
+  GenerateRequest request = Asking(60, 4);
+  const auto first = Submit(1, request);
+  const auto second = Submit(2, request);
+  Step();
+  ASSERT_EQ(scheduler_->running(), 1);
+
+  scheduler_->Cancel(1);
+  while (scheduler_->HasWork(now_)) Step();
+
+  EXPECT_TRUE(first->tokens.empty());
+  EXPECT_EQ(second->tokens.size(), 4u);
+}
+
+TEST_F(SchedulerTest, SharedPagesThatNobodyUsesGiveWayToARequestThatNeedsThem) {
+  Open(kLimits, /*pages=*/4);
+  Submit(1, Asking(40, 8));
+  while (scheduler_->HasWork(now_)) Step();
+  ASSERT_EQ(scheduler_->prefix_entries(), 3);
+
+  const auto large = Submit(2, Asking(40, 24));
+  while (scheduler_->HasWork(now_)) Step();
+
+  EXPECT_EQ(large->tokens.size(), 24u);
+  EXPECT_EQ(scheduler_->pages_used(), 0);
+}
+
+TEST_F(SchedulerTest, SharedStateOfTheOldVersionIsNotUsedByTheNewOne) {
+  GenerateRequest request = Asking(40, 4);
+  Submit(1, request);
+  while (scheduler_->HasWork(now_)) Step();
+  const auto entries = static_cast<std::uint64_t>(scheduler_->prefix_entries());
+  version_ = Version(2);
+
+  EXPECT_EQ(scheduler_->Invalidate(version_).prefix_entries_dropped, entries);
+  const auto again = Submit(2, request);
+  while (scheduler_->HasWork(now_)) Step();
+
+  EXPECT_EQ(again->prompt->shared_tokens, 0);
+  EXPECT_EQ(again->tokens.size(), 4u);
+}
+
+TEST_F(SchedulerTest, SharedStateNeverCrossesVersionsAlsoWhenNobodyInvalidates) {
+  GenerateRequest request = Asking(40, 30);
+  const auto running = Submit(1, request);
+  for (int i = 0; i < 10; ++i) Step();
+  version_ = Version(2);
+
+  const auto late = Submit(2, request);
+  while (scheduler_->HasWork(now_)) Step();
+  const auto later = Submit(3, request);
+  while (scheduler_->HasWork(now_)) Step();
+
+  EXPECT_EQ(running->all.back().kv_epoch, 2u);
+  EXPECT_EQ(late->prompt->kv_epoch, 2u);
+  EXPECT_EQ(later->prompt->shared_tokens, 39);  // of version 2
+  EXPECT_EQ(later->prompt->kv_epoch, 2u);
 }
 
 }  // namespace

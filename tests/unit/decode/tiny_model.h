@@ -44,6 +44,7 @@ class PlainWeights final : public StepWeights {
   PlainWeights(FusedModel model, std::uint64_t number) : model_(std::move(model)) {
     version_.run = "test";
     version_.number = number;
+    version_.digest = Sha256Of(std::to_string(number));
   }
   const WeightVersion& version() const override { return version_; }
   std::span<const std::byte> Tensor(int engine_rank, int tensor) const override {
