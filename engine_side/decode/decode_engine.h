@@ -122,8 +122,9 @@ struct DecodeOptions {
   std::int64_t max_waiting_tokens = std::int64_t{1} << 24;  // of their prompts, likewise
   std::int32_t max_step_tokens = 256;                       // tokens of one step, prefill included
   KvPolicy kv_policy = KvPolicy::kRecompute;                // of requests that name none
-  Duration time_limit = std::chrono::hours(1);              // of every request
-  CacheRegistry* caches = nullptr;                          // told of every flip; borrowed
+  bool drains = true;  // whether an old version stays for requests: not where flips are in place
+  Duration time_limit = std::chrono::hours(1);  // of every request
+  CacheRegistry* caches = nullptr;              // told of every flip; borrowed
   Clock* clock = &Clock::Real();
 };
 
