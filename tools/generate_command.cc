@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine_side/decode/grpc/rollout_client.h"
+#include "tools/kv_option.h"
 #include "tools/peer.h"
 
 namespace bascule {
@@ -88,6 +89,7 @@ Command GenerateCommand(CLI::App& parent) {
       ->check(AtLeast(0));
   AddNumber(*app, "--seed", options->request.seed, "of the random numbers; the same seed, the same tokens");
   AddTokens(*app, "--stop", options->request.stop, "ends after one of these");
+  AddKvPolicy(*app, options->request.kv_policy, "what becomes of it when the version changes; default: the engine's");
   app->add_flag("--stream", options->stream, "print each piece as it comes");
   AddDuration(*app, "--timeout", options->timeout, "of the whole rollout");
   return {app, [options](Program& program) { return RunGenerate(program, *options); }};

@@ -18,6 +18,14 @@ v1::GenerateRequest MessageOf(const GenerateRequest& request) {
   message.set_temperature(request.temperature);
   message.set_seed(request.seed);
   message.mutable_stop()->Add(request.stop.begin(), request.stop.end());
+  message.set_top_k(request.top_k);
+  message.set_top_p(request.top_p);
+  message.set_min_new_tokens(request.min_new_tokens);
+  message.set_sample(request.sample);
+  if (request.kv_policy) message.set_kv_policy(std::string(KvPolicyName(*request.kv_policy)));
+  if (request.max_staleness) message.set_max_staleness(*request.max_staleness);
+  message.set_min_start_version(request.min_start_version);
+  message.set_time_limit_ms(std::chrono::duration_cast<std::chrono::milliseconds>(request.time_limit).count());
   return message;
 }
 
@@ -31,6 +39,12 @@ Rollout PieceOf(const v1::GenerateResponse& message) {
   switch (message.finish()) {
     case v1::FINISH_STOP:
       piece.finish = FinishReason::kStop;
+      break;
+    case v1::FINISH_ABORTED_BY_FLIP:
+      piece.finish = FinishReason::kAbortedByFlip;
+      break;
+    case v1::FINISH_TOO_STALE:
+      piece.finish = FinishReason::kTooStale;
       break;
     case v1::FINISH_CANCELLED:
       piece.finish = FinishReason::kCancelled;

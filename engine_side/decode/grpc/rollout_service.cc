@@ -19,6 +19,11 @@ namespace {
 // How long a stream waits for tokens before it looks whether its client is still there.
 constexpr Duration kCancelPoll = std::chrono::milliseconds(50);
 
+constexpr std::int64_t kMaxTimeLimitMs = std::int64_t{366} * 24 * 3600 * 1000;
+
+// Tokens of one request that its client has not taken yet: beyond, the request ends ("slow_reader").
+constexpr std::size_t kMaxUnreadTokens = 64 << 10;
+
 // What one request has made since it was last looked at.
 struct Piece {
   std::vector<GeneratedToken> tokens;
@@ -36,6 +41,11 @@ class PieceQueue {
     MutexLock lock(mu_);
     change(pieces_[request]);
     changed_.NotifyOne();
+  }
+  std::size_t Unread(std::size_t request) EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    const auto found = pieces_.find(request);
+    return found == pieces_.end() ? 0 : found->second.tokens.size();
   }
   // Nothing new by `deadline`: none.
   Pieces Take(Deadline deadline) EXCLUDES(mu_) {
@@ -65,6 +75,7 @@ class QueueSink final : public GenerateSink {
       piece.why = why;
     });
   }
+  bool Full() const override { return queue_->Unread(request_) > kMaxUnreadTokens; }
 
  private:
   const std::shared_ptr<PieceQueue> queue_;  // Shared: a cancelled request may outlive its call by a step.
@@ -77,6 +88,10 @@ v1::Finish FinishOf(FinishReason reason) {
       return v1::FINISH_LENGTH;
     case FinishReason::kStop:
       return v1::FINISH_STOP;
+    case FinishReason::kAbortedByFlip:
+      return v1::FINISH_ABORTED_BY_FLIP;
+    case FinishReason::kTooStale:
+      return v1::FINISH_TOO_STALE;
     case FinishReason::kCancelled:
       return v1::FINISH_CANCELLED;
     case FinishReason::kFailed:
@@ -98,13 +113,26 @@ void AddToken(const GeneratedToken& token, std::int32_t position, v1::GenerateRe
   last->set_end(position + 1);
 }
 
-GenerateRequest RequestOf(const v1::GenerateRequest& in) {
+Result<GenerateRequest> RequestOf(const v1::GenerateRequest& in) {
   GenerateRequest request;
   request.prompt.assign(in.prompt().begin(), in.prompt().end());
   request.max_new_tokens = in.max_new_tokens();
   request.temperature = in.temperature();
   request.seed = in.seed();
   request.stop.assign(in.stop().begin(), in.stop().end());
+  request.top_k = in.top_k();
+  if (in.has_top_p()) request.top_p = in.top_p();
+  request.min_new_tokens = in.min_new_tokens();
+  request.sample = in.sample();
+  if (!in.kv_policy().empty()) {
+    ASSIGN_OR_RETURN(request.kv_policy, ParseKvPolicy(in.kv_policy()));
+  }
+  if (in.has_max_staleness()) request.max_staleness = in.max_staleness();
+  request.min_start_version = in.min_start_version();
+  if (in.time_limit_ms() < 0 || in.time_limit_ms() > kMaxTimeLimitMs) {
+    return Status::InvalidArgument("bad_request", fmt::format("time_limit_ms={}", in.time_limit_ms()));
+  }
+  request.time_limit = std::chrono::milliseconds(in.time_limit_ms());
   return request;
 }
 
@@ -121,7 +149,8 @@ class RequestsOfCall {
   RequestsOfCall& operator=(const RequestsOfCall&) = delete;
 
   // As DecodeEngine::Submit.
-  Status Submit(GenerateRequest request) {
+  Status Submit(const v1::GenerateRequest& message) {
+    ASSIGN_OR_RETURN(GenerateRequest request, RequestOf(message));
     ASSIGN_OR_RETURN(const std::uint64_t id,
                      engine_.Submit(std::move(request), std::make_shared<QueueSink>(queue_, requests_.size())));
     requests_.push_back({.id = id});
@@ -140,6 +169,7 @@ class RequestsOfCall {
       for (const GeneratedToken& token : piece.tokens) AddToken(token, request.token_count++, *out.mutable_piece());
       if (!piece.finish) continue;
       out.mutable_piece()->set_finish(FinishOf(*piece.finish));
+      if (piece.finish == FinishReason::kCancelled) out.mutable_piece()->set_reason(piece.why.reason());
       request.finished = true;
       --unfinished_;
     }
@@ -185,7 +215,7 @@ class RolloutService::Service final : public v1::Rollout::Service {
     const StreamPlace place(running_, options_.max_streams);
     if (!place.granted()) return ToGrpc(TooManyStreams());
     RequestsOfCall requests(engine_);
-    if (const Status submitted = requests.Submit(RequestOf(*request)); !submitted.ok()) return ToGrpc(submitted);
+    if (const Status submitted = requests.Submit(*request); !submitted.ok()) return ToGrpc(submitted);
     return WriteAll(*context, requests, [writer](const v1::GenerateBatchResponse& response) {
       return writer->Write(response.pieces(0).piece());
     });
@@ -201,7 +231,7 @@ class RolloutService::Service final : public v1::Rollout::Service {
     }
     RequestsOfCall requests(engine_);
     for (int i = 0; i < batch->requests_size(); ++i) {
-      const Status submitted = requests.Submit(RequestOf(batch->requests(i)));
+      const Status submitted = requests.Submit(batch->requests(i));
       if (!submitted.ok()) return ToGrpc(submitted.WithContext(fmt::format("request {}", i)));
     }
     return WriteAll(*context, requests,

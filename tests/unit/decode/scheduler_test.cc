@@ -409,5 +409,197 @@ TEST_F(SchedulerTest, SharedStateNeverCrossesVersionsAlsoWhenNobodyInvalidates) 
   EXPECT_EQ(later->prompt->kv_epoch, 2u);
 }
 
+TEST_F(SchedulerTest, EveryPolicyDoesWithARunningRequestWhatItSaysAndTheReportCountsIt) {
+  std::map<KvPolicy, std::shared_ptr<Heard>> heard;
+  std::uint64_t id = 0;
+  for (const KvPolicy policy : {KvPolicy::kRecompute, KvPolicy::kDrain, KvPolicy::kKeep, KvPolicy::kAbort}) {
+    GenerateRequest request = Asking(2, 8);
+    request.kv_policy = policy;
+    heard[policy] = Submit(++id, request);
+  }
+  for (int i = 0; i < 3; ++i) Step();
+  version_ = Version(2);
+
+  KvReport report = scheduler_->Invalidate(version_);
+  while (scheduler_->HasWork(now_)) Step();
+
+  report.prefix_entries_dropped = 0;
+  EXPECT_EQ(report, (KvReport{.recomputed = 1, .drained = 1, .kept = 1, .aborted = 1, .recompute_tokens = 4}));
+  const auto ends_as = [&](KvPolicy policy, FinishReason reason, std::size_t tokens) {
+    EXPECT_EQ(heard[policy]->finish, reason) << KvPolicyName(policy);
+    EXPECT_EQ(heard[policy]->tokens.size(), tokens) << KvPolicyName(policy);
+  };
+  ends_as(KvPolicy::kRecompute, FinishReason::kLength, 8);
+  ends_as(KvPolicy::kDrain, FinishReason::kLength, 8);
+  ends_as(KvPolicy::kKeep, FinishReason::kLength, 8);
+  ends_as(KvPolicy::kAbort, FinishReason::kAbortedByFlip, 3);
+  for (std::size_t i = 0; i < 8; ++i) {
+    const std::uint64_t then = i < 3 ? 1 : 2;
+    EXPECT_EQ(heard[KvPolicy::kRecompute]->all[i].version, then);
+    EXPECT_EQ(heard[KvPolicy::kRecompute]->all[i].kv_epoch, then);
+    EXPECT_EQ(heard[KvPolicy::kDrain]->all[i].version, 1u);
+    EXPECT_EQ(heard[KvPolicy::kKeep]->all[i].version, then);
+    EXPECT_EQ(heard[KvPolicy::kKeep]->all[i].kv_epoch, 1u);
+  }
+  EXPECT_EQ(scheduler_->pages_used(), 0);
+}
+
+TEST_F(SchedulerTest, StateThatTwoVersionsMadeIsNotSharedNorIsThatOfADrainedRequest) {
+  for (const KvPolicy policy : {KvPolicy::kKeep, KvPolicy::kDrain}) {
+    Open(kLimits);
+    version_ = Version(1);
+    GenerateRequest request = Asking(20, 30);
+    request.kv_policy = policy;
+    Submit(1, request);
+    for (int i = 0; i < 5; ++i) Step();
+    version_ = Version(2);
+    scheduler_->Invalidate(version_);
+    while (scheduler_->HasWork(now_)) Step();
+
+    EXPECT_EQ(scheduler_->prefix_entries(), 0) << KvPolicyName(policy);
+    const auto again = Submit(2, request);
+    while (scheduler_->HasWork(now_)) Step();
+    EXPECT_EQ(again->prompt->shared_tokens, 0);
+    EXPECT_EQ(again->all.back().kv_epoch, 2u);
+  }
+}
+
+TEST_F(SchedulerTest, TwoVersionsDecodeInOneStepAndTheOldOneIsLeasedUntilItsRequestsEnd) {
+  GenerateRequest request = Asking(2, 6);
+  request.kv_policy = KvPolicy::kDrain;
+  std::weak_ptr<StepWeights> leased;
+  {
+    const auto old = Live();
+    leased = old;
+    Submit(1, request);
+    std::vector<Delivery> deliveries;
+    scheduler_->BeginStep(old, now_, deliveries);
+    scheduler_->FinishStep({SampledToken{5, -1.0f}}, now_, deliveries);
+  }
+  version_ = Version(2);
+  scheduler_->Invalidate(version_);
+  Submit(2, Asking(2, 20));
+
+  Step();
+  ASSERT_EQ(last_step_.passes.size(), 2u);
+  EXPECT_EQ(last_step_.passes[0].weights->version(), Version(2));
+  EXPECT_EQ(last_step_.passes[1].weights->version(), Version(1));
+  while (scheduler_->running() == 2) Step();
+  last_step_ = {};
+
+  EXPECT_TRUE(leased.expired());
+}
+
+TEST_F(SchedulerTest, ARequestThatBecameTooStaleEndsAtTheFlipWithWhatItHas) {
+  GenerateRequest request = Asking(2, 50);
+  request.max_staleness = 1;
+  const auto heard = Submit(1, request);
+  Step();
+
+  version_ = Version(2);
+  EXPECT_EQ(scheduler_->Invalidate(version_).recomputed, 1u);
+  Step();
+  version_ = Version(3);
+  const KvReport report = scheduler_->Invalidate(version_);
+  while (scheduler_->HasWork(now_)) Step();
+
+  EXPECT_EQ(report.too_stale, 1u);
+  EXPECT_EQ(heard->finish, FinishReason::kTooStale);
+  EXPECT_EQ(heard->tokens.size(), 2u);
+}
+
+TEST_F(SchedulerTest, ARequestWaitsForItsVersionAndOthersOvertakeIt) {
+  GenerateRequest request = Asking(2, 3);
+  request.min_start_version = 2;
+  const auto early = Submit(1, request);
+  const auto other = Submit(2, Asking(2, 3));
+
+  while (scheduler_->HasWork(now_)) Step();
+  EXPECT_EQ(other->finish, FinishReason::kLength);
+  EXPECT_EQ(scheduler_->waiting(), 1);
+  version_ = Version(2);
+  scheduler_->Invalidate(version_);
+  while (scheduler_->HasWork(now_)) Step();
+
+  EXPECT_EQ(early->finish, FinishReason::kLength);
+  EXPECT_EQ(early->all[0].version, 2u);
+}
+
+TEST_F(SchedulerTest, ARequestWhoseTimeIsOverEndsWhereverItIs) {
+  GenerateRequest request = Asking(2, 50);
+  request.time_limit = std::chrono::seconds(1);
+  const auto running = Submit(1, request);
+  Step();
+  request.min_start_version = 9;
+  const auto waiting = Submit(2, request);
+  Step();
+
+  now_ += std::chrono::seconds(1);
+  EXPECT_TRUE(scheduler_->HasWork(now_));
+  Step();
+
+  for (const auto& heard : {running, waiting}) {
+    EXPECT_EQ(heard->finish, FinishReason::kCancelled);
+    EXPECT_EQ(heard->status.reason(), "deadline");
+  }
+  EXPECT_FALSE(scheduler_->NextDeadline().has_value());
+  EXPECT_EQ(scheduler_->pages_used(), 0);
+}
+
+TEST_F(SchedulerTest, TenThousandRequestsWaitAndNoMore) {
+  Open({.vocabulary = 100,
+        .max_positions = 128,
+        .max_running = 8,
+        .max_waiting = 10'000,
+        .max_waiting_tokens = 40'000,
+        .max_step_tokens = 64});
+  std::vector<std::shared_ptr<Heard>> all;
+  for (std::uint64_t id = 1; id <= 10'000; ++id) all.push_back(Submit(id, Asking(4, 2)));
+
+  EXPECT_EQ(Refusal(Asking(4, 2)), "queue_full");
+  while (scheduler_->HasWork(now_)) Step();
+
+  for (const auto& heard : all) ASSERT_EQ(heard->finish, FinishReason::kLength);
+  EXPECT_EQ(scheduler_->pages_used(), 0);
+}
+
+TEST_F(SchedulerTest, TheGapAcrossAFlipIsToldWithTheFirstTokenAfterIt) {
+  const auto heard = Submit(1, Asking(2, 4));
+  Step();
+  version_ = Version(2);
+  scheduler_->Invalidate(version_);
+  now_ += std::chrono::milliseconds(7);
+  while (scheduler_->HasWork(now_)) Step();
+
+  EXPECT_EQ(heard->all[0].flip_gap, Duration::zero());
+  EXPECT_EQ(heard->all[1].flip_gap, std::chrono::milliseconds(7));
+  EXPECT_EQ(heard->all[2].flip_gap, Duration::zero());
+}
+
+TEST_F(SchedulerTest, PromptLogprobsScoreEveryPromptTokenButTheFirst) {
+  Submit(1, Asking(20, 2));
+  while (scheduler_->HasWork(now_)) Step();
+  GenerateRequest request = Asking(20, 2);
+  request.prompt_logprobs = true;
+  const auto heard = Submit(2, request);
+
+  while (scheduler_->HasWork(now_)) Step();
+
+  EXPECT_EQ(heard->prompt->logprobs, std::vector<float>(19, -1.0f));
+  EXPECT_EQ(heard->tokens.size(), 2u);
+}
+
+TEST_F(SchedulerTest, StopTokensAreBarredUntilTheMinimumIsReached) {
+  GenerateRequest request = Asking(2, 4);
+  request.stop = {9};
+  request.min_new_tokens = 1;
+  Submit(1, request);
+
+  Step();
+  EXPECT_EQ(last_step_.passes[0].wishes[0].rule.banned.size(), 1u);
+  Step();
+  EXPECT_TRUE(last_step_.passes[0].wishes[0].rule.banned.empty());
+}
+
 }  // namespace
 }  // namespace bascule
