@@ -9,7 +9,8 @@ Status CacheRegistry::Register(VersionedCache cache) {
   CHECK(cache.drop != nullptr && cache.count_others != nullptr);
   MutexLock lock(mu_);
   const auto same = [&](const VersionedCache& other) { return other.name == cache.name; };
-  if (std::any_of(caches_.begin(), caches_.end(), same)) return Status::AlreadyExists("cache_registered", cache.name);
+  if (std::any_of(caches_.begin(), caches_.end(), same))
+    return Status::InvalidArgument("bad_options", "registered twice: " + cache.name);
   caches_.push_back(std::move(cache));
   return OkStatus();
 }

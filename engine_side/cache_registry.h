@@ -33,7 +33,7 @@ struct VersionedCache {
 
 class CacheRegistry {
  public:
-  // AlreadyExists "cache_registered"  by this name
+  // InvalidArgument "bad_options"  one of this name is registered
   Status Register(VersionedCache cache) EXCLUDES(mu_);
   // When it returns the cache is not called any more. Unknown names are ignored.
   void Unregister(const std::string& name) EXCLUDES(mu_);
