@@ -68,7 +68,7 @@ class UsageTest(EndToEndTest):
             "negative version": ["publish", dense, "--to", "127.0.0.1:1", "--version", "-1"],
             "one slot": ["engine", dense, "--slots", "1"],
             "unknown dtype": ["digest", dense, "--dtype", "fp8"],
-            "unknown flip": ["engine", dense, "--flip", "in_place"],
+            "unknown flip": ["engine", dense, "--flip", "sideways"],
             "unknown log level": ["--log-level", "loud", "digest", dense],
         }
         for name, arguments in cases.items():
