@@ -9,6 +9,8 @@ namespace bascule {
 
 Status Fields::Bad(std::string_view why) const { return Status::DataLoss(reason_, fmt::format("{}: {}", where_, why)); }
 
+bool Fields::Has(std::string_view key) const { return value_->is_object() && value_->contains(key); }
+
 Result<Fields> Fields::Of(std::string_view key) const {
   if (!value_->is_object()) return Bad("not an object");
   const auto found = value_->find(key);

@@ -24,6 +24,7 @@ class Fields {
   Status Bad(std::string_view why) const;
 
   // Members of an object.
+  bool Has(std::string_view key) const;
   Result<Fields> Of(std::string_view key) const;
   Result<std::string> Text(std::string_view key) const;
   Result<std::string> TextOrNull(std::string_view key) const;  // null: empty
