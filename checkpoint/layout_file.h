@@ -1,4 +1,4 @@
-// A layout as a JSON file, so that a plan can be made of two sides that are not there: docs/layout-file.md.
+// A layout as a JSON file, so that a plan can be made of two sides that are not there: docs/layout_file.md.
 //
 // Thread-safety: thread-safe (pure functions).
 #pragma once

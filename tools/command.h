@@ -30,6 +30,7 @@ Command EngineCommand(CLI::App& parent);
 Command GenerateCommand(CLI::App& parent);
 Command InspectCommand(CLI::App& parent);
 Command MapCommand(CLI::App& parent);
+Command PlanCommand(CLI::App& parent);
 Command PublishCommand(CLI::App& parent);
 Command RollbackCommand(CLI::App& parent);
 Command ShardCommand(CLI::App& parent);

@@ -31,10 +31,10 @@ void AddCommonOptions(CLI::App& app, CommonOptions& options) {
 }
 
 std::vector<Command> AddCommands(CLI::App& app) {
-  std::vector<Command> commands = {EngineCommand(app), PublishCommand(app),  GenerateCommand(app), StatusCommand(app),
-                                   WatchCommand(app),  VersionsCommand(app), RollbackCommand(app), DigestCommand(app),
-                                   VerifyCommand(app), InspectCommand(app),  MapCommand(app),      ShardCommand(app),
-                                   UnshardCommand(app)};
+  std::vector<Command> commands = {EngineCommand(app),  PublishCommand(app),  GenerateCommand(app), StatusCommand(app),
+                                   WatchCommand(app),   VersionsCommand(app), RollbackCommand(app), DigestCommand(app),
+                                   VerifyCommand(app),  InspectCommand(app),  MapCommand(app),      ShardCommand(app),
+                                   UnshardCommand(app), PlanCommand(app)};
 #ifdef BASCULE_BENCHMARKS
   commands.push_back(BenchCommand(app));
 #endif
