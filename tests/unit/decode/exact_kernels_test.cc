@@ -458,6 +458,85 @@ TEST(SampleTest, EveryInstructionSetGivesTheSameTokenAndTheSameBits) {
   }
 }
 
+// The probabilities with which tokens may be drawn under `rule`, by sorting, in long double; none where a boundary is
+// too near to tell.
+std::optional<std::vector<double>> BruteForceChances(const std::vector<float>& logits, const SampleRule& rule) {
+  std::vector<std::pair<long double, int>> ranked;  // by falling probability, then rising id
+  for (int id = 0; std::cmp_less(id, logits.size()); ++id) {
+    if (std::find(rule.banned.begin(), rule.banned.end(), id) != rule.banned.end()) continue;
+    ranked.emplace_back(-std::exp(static_cast<long double>(logits[static_cast<std::size_t>(id)]) / rule.temperature),
+                        id);
+  }
+  std::sort(ranked.begin(), ranked.end());
+  if (rule.top_k > 0) ranked.resize(std::min(ranked.size(), static_cast<std::size_t>(rule.top_k)));
+  long double total = 0, sum = 0;
+  for (const auto& [weight, id] : ranked) total -= weight;
+  std::size_t kept = 0;
+  while (kept < ranked.size() && sum < rule.top_p * total) {
+    sum -= ranked[kept++].first;
+    if (std::abs(sum / total - rule.top_p) < 1e-5L && rule.top_p < 1) return std::nullopt;
+  }
+  std::vector<double> chances(logits.size());
+  for (std::size_t i = 0; i < kept; ++i) {
+    chances[static_cast<std::size_t>(ranked[i].second)] = static_cast<double>(-ranked[i].first / sum);
+  }
+  return chances;
+}
+
+TEST(SampleTest, WhatIsCutAwayIsNeverDrawnAndTheRestAsOftenAsBruteForceSays) {
+  constexpr int kDraws = 1000;
+  std::mt19937 random(20261130);
+  int compared = 0;
+  for (int round = 0; round < 60; ++round) {
+    std::vector<float> logits(1 + random() % 90);
+    for (float& logit : logits) logit = static_cast<float>(random() % 25) / 4 - 3;  // many are equal
+    std::vector<std::int32_t> banned;
+    for (std::size_t b = 0; b + 1 < logits.size() && b < round % 4U; ++b) {
+      banned.push_back(static_cast<std::int32_t>(random() % logits.size()));
+    }
+    const SampleRule rule{.temperature = 0.5F + static_cast<float>(random() % 4) / 2,
+                          .top_k = static_cast<std::int32_t>(random() % 3 == 0 ? 0 : 1 + random() % 100),
+                          .top_p = random() % 3 == 0 ? 1.0F : static_cast<float>(1 + random() % 99) / 100,
+                          .banned = banned};
+    const auto chances = BruteForceChances(logits, rule);
+    if (!chances || *std::max_element(chances->begin(), chances->end()) == 0) continue;
+    ++compared;
+
+    std::vector<double> drawn(logits.size());
+    std::vector<float> scratch(logits.size());
+    for (int draw = 0; draw < kDraws; ++draw) {
+      const auto token = SampleOnHost(logits, rule, (draw + 0.5) / kDraws, scratch);
+      ASSERT_TRUE(token);
+      drawn[static_cast<std::size_t>(token->id)] += 1.0 / kDraws;
+    }
+
+    for (std::size_t id = 0; id < logits.size(); ++id) {
+      EXPECT_NEAR(drawn[id], (*chances)[id], 1.5 / kDraws) << "round " << round << " id " << id;
+      EXPECT_TRUE((*chances)[id] > 0 || drawn[id] == 0) << "round " << round << " id " << id;
+    }
+  }
+  EXPECT_GT(compared, 40);
+}
+
+TEST(SampleTest, TheMostProbableTokensAreThoseOfASortAndABannedOneIsAmongThem) {
+  const std::vector<float> logits = {0.5F, 2, -1, 2, 1, 0};
+  const std::vector<std::int32_t> banned = {1};
+  std::vector<float> scratch(logits.size());
+
+  const auto token = SampleOnHost(logits, {.banned = banned, .top_logprobs = 3}, 0.5, scratch);
+
+  ASSERT_TRUE(token);
+  EXPECT_EQ(token->id, 3);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+  ASSERT_EQ(token->top.size(), 3U);
+  for (const auto& [rank, id] : {std::pair<std::size_t, std::int32_t>{0, 1}, {1, 3}, {2, 4}}) {
+    EXPECT_EQ(token->top[rank].id, id);
+    EXPECT_NEAR(token->top[rank].logprob, static_cast<double>(logits[static_cast<std::size_t>(id)]) - std::log(sum),
+                1e-5);
+  }
+}
+
 TEST(SampleTest, LogitsThatAreNotFiniteGiveNoToken) {
   for (const float bad : {kNan, std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
     std::vector<float> logits = RandomFloats(20, 26);
