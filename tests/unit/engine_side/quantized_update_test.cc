@@ -147,7 +147,7 @@ TEST(QuantizedUpdateTest, EveryUpdateEqualsAColdLoadOfTheSameBytesInEveryFamily)
   }
 }
 
-// C-085: a scale of step n-1, and two scales exchanged, under the digests on record of step n.
+// C-085: a scale of step n-1 under the digests on record of step n.
 TEST(QuantizedUpdateTest, AScaleOfAnotherVersionOrWeightIsRefusedAndTheLiveVersionStays) {
   Holder holder(ConfigWith(Fp8BlockQuantization()));
   const std::string scale = holder.families()[0].members[1];
