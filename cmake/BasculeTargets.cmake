@@ -8,6 +8,9 @@ if(BASCULE_GRPC)
   find_package(Protobuf REQUIRED)  # module mode, before gRPC
   find_package(gRPC CONFIG REQUIRED)
 endif()
+if(BASCULE_TORCH)
+  find_package(Torch QUIET GLOBAL)
+endif()
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)

@@ -18,6 +18,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -58,6 +59,8 @@ class TensorSource final : public WeightSource {
   //
   // InvalidArgument "bad_shard"  another number of addresses; else as AddLocal
   Status AddRank(int trainer_rank, const RankLayout& rank, std::span<const void* const> data);
+  // `owner` lives as long as the source: for memory that would otherwise go with its last owner elsewhere.
+  void Keep(std::shared_ptr<const void> owner) { kept_.push_back(std::move(owner)); }
 
   const Layout& layout() const override { return layout_; }
   const std::byte* Base(int sender_rank, int tensor) const override;
@@ -71,6 +74,7 @@ class TensorSource final : public WeightSource {
   Layout layout_;
   std::map<std::string, std::size_t> logical_of_;    // name -> index into layout_.tensors
   std::vector<std::vector<const std::byte*>> data_;  // per rank, per local tensor
+  std::vector<std::shared_ptr<const void>> kept_;    // shared: the trainer goes on using what it owns
 };
 
 }  // namespace bascule
