@@ -117,6 +117,7 @@ Status EngineProcess::Parts::MakeDecoder(const EngineProcessOptions& options, co
   decode_options.threads = options.threads;
   decode_options.kv_pages = options.kv_pages;
   decode_options.max_running = options.max_running;
+  decode_options.max_waiting = options.max_waiting;
   decode_options.kv_policy = options.kv_policy;
   decode_options.drains = options.flip == FlipMode::kShadow;
   ASSIGN_OR_RETURN(decode, DecodeEngine::Create(std::move(decode_options)));

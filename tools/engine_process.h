@@ -31,6 +31,7 @@ struct EngineProcessOptions {
   int threads = 2;            // of all ranks together
   std::int64_t kv_pages = 0;  // 0: the decoder's default
   std::int32_t max_running = 64;
+  std::int32_t max_waiting = 4096;
   KvPolicy kv_policy = KvPolicy::kRecompute;  // of requests that name none
   ReadOptions read;                           // of versions from disk
   std::vector<std::string> allow_roots;       // directories beneath which versions may be loaded on behalf of a peer

@@ -5,9 +5,10 @@
 // version once for all ranks, runs every scheduled token through the model, and samples. Between two steps, when no
 // rank computes, lies the safe point at which a flip happens. What becomes of a running request is its KvPolicy.
 //
-// A request is admitted, first come first served, when its worst case of KV pages is free, less the pages of a common
+// A request is admitted, clients taking turns, when its worst case of KV pages is free, less the pages of a common
 // beginning that it shares with others, and keeps them until it ends or is recomputed: nothing is preempted and nothing
-// can deadlock. Requests that wait are bounded in number and in tokens, and every request has a deadline.
+// can deadlock. Requests that wait are bounded in number and in tokens, and every request has a deadline. What happens
+// to whom and when: docs/decoding.md.
 //
 // Numerics "exact": each output element's reduction order depends only on the reduction length, and random numbers on
 // (seed, absolute token position, sample), for a given number of ranks: a request's tokens and log-probabilities are
@@ -69,9 +70,14 @@ struct GenerateRequest {
   std::optional<std::uint64_t> max_staleness = {};
   std::uint64_t min_start_version = 0;  // waits until a version of at least this number is live
   Duration time_limit{};                // from Submit; 0, or more than the engine's: the engine's
+  // Who asks. Clients take turns (admission_queue.h). At most kMaxClientBytes.
+  std::string client = {};
+
+  friend bool operator==(const GenerateRequest&, const GenerateRequest&) = default;
 };
 
 inline constexpr std::int32_t kMaxTopLogprobs = 20;
+inline constexpr std::size_t kMaxClientBytes = 128;
 
 // One generated token. `logprob` is of the untempered distribution: log softmax of the logits.
 struct GeneratedToken {

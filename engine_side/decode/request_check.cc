@@ -23,6 +23,9 @@ Status CheckLengths(const GenerateRequest& request, std::int64_t max_positions) 
     return Bad(fmt::format("min_new_tokens={} want=0..{}", request.min_new_tokens, request.max_new_tokens));
   }
   if (request.time_limit < Duration::zero()) return Bad("time_limit is negative");
+  if (request.client.size() > kMaxClientBytes) {
+    return Bad(fmt::format("client has {} bytes, want at most {}", request.client.size(), kMaxClientBytes));
+  }
   return OkStatus();
 }
 

@@ -19,6 +19,8 @@ std::int64_t WorstTokens(const GenerateRequest& request) {
   return std::ssize(request.prompt) + request.max_new_tokens - 1;
 }
 
+constexpr std::size_t kMostSkipped = 16;  // clients, at one admission: looking for shared state costs time
+
 bool IsOlder(const WeightVersion& a, const WeightVersion& b) { return a.run == b.run && a.number < b.number; }
 
 }  // namespace
@@ -31,8 +33,8 @@ Status Scheduler::Submit(std::uint64_t id, GenerateRequest request, std::shared_
                                      fmt::format("kv_pages={} of {}", worst_pages, pages_.total()));
   }
   const std::int64_t prompt_size = std::ssize(request.prompt);
-  if (waiting() >= limits_.max_waiting || waiting_tokens_ + prompt_size > limits_.max_waiting_tokens) {
-    return Status::ResourceExhausted("queue_full", fmt::format("waiting={} tokens={}", waiting(), waiting_tokens_));
+  if (!waiting_.HasRoom(request.client, prompt_size)) {
+    return Status::ResourceExhausted("queue_full", fmt::format("waiting={} tokens={}", waiting(), waiting_.tokens()));
   }
   auto waiter = std::make_unique<Request>(pages_, prefixes_, limits_.page_tokens);
   const bool limited = request.time_limit > Duration::zero() && request.time_limit < limits_.time_limit;
@@ -42,11 +44,10 @@ Status Scheduler::Submit(std::uint64_t id, GenerateRequest request, std::shared_
   waiter->tokens = request.prompt;
   waiter->asked = std::move(request);
   waiter->sink = std::move(sink);
-  waiter->counted = true;
-  waiting_tokens_ += prompt_size;
   deadlines_.emplace(waiter->deadline, id);
   by_id_[id] = waiter.get();
-  waiting_.push_back(std::move(waiter));
+  const std::string client = waiter->asked.client;
+  waiting_.Add(client, prompt_size, std::move(waiter));
   return OkStatus();
 }
 
@@ -58,7 +59,7 @@ void Scheduler::Cancel(std::uint64_t id, Status why) {
 }
 
 bool Scheduler::HasWork(TimePoint now) const {
-  if (any_ending_ || !running_.empty() || !waiting_.empty()) return true;
+  if (any_ending_ || !running_.empty() || !restarted_.empty() || !waiting_.empty()) return true;
   return !deadlines_.empty() && deadlines_.begin()->first <= now;
 }
 
@@ -81,11 +82,10 @@ Scheduler::Step Scheduler::BeginStep(const std::shared_ptr<StepWeights>& live, T
   Admit(live, step);
   Room room{.rows = limits_.max_step_tokens, .logits = std::min(limits_.max_running, limits_.max_step_tokens)};
   for (const auto& request : running_) request->rows = 0;
-  for (const bool decoding : {true, false}) {
-    for (const auto& request : running_) {
-      if ((request->pending() == 1) == decoding && request->rows == 0) AddRows(*request, room, step);
-    }
+  for (const auto& request : running_) {
+    if (request->pending() == 1) AddRows(*request, 1, room, step);
   }
+  AddPrompts(room, step);
   return step;
 }
 
@@ -100,39 +100,45 @@ void Scheduler::EndDue(TimePoint now, std::vector<Delivery>& deliveries) {
     return true;
   };
   std::erase_if(running_, end);
-  std::erase_if(waiting_, end);
+  std::erase_if(restarted_, end);
   std::erase_if(parked_, end);
-}
-
-// What a flip decided is carried out: pages come back here, outside of its critical section. Requests that start again
-// go to the head of the queue, in their order.
-void Scheduler::SettleFlip() {
-  if (!std::exchange(unsettled_, false)) return;
-  for (const auto& request : running_) request->kv.Settle();
-  const auto first = std::stable_partition(running_.begin(), running_.end(), [](const auto& r) { return !r->restart; });
-  for (auto request = running_.end(); request != first;) {
-    Request& again = **--request;
-    again.kv.Close(again.tokens);
-    again.restart = false;
-    again.drain.reset();
-    if (!again.prompt_told) again.prompt_logprobs.clear();
-    waiting_.push_front(std::move(*request));
-  }
-  running_.erase(first, running_.end());
-  prefixes_.FreeDropped();
+  for (const Owned& request : waiting_.TakeIf([](const Owned& r) { return r->ending.has_value(); })) end(request);
 }
 
 void Scheduler::Admit(const std::shared_ptr<StepWeights>& live, Step& step) {
-  while (!waiting_.empty() && running() < limits_.max_running) {
-    Owned& next = waiting_.front();
-    if (next->asked.min_start_version > live->version().number && !next->oldest) {
-      parked_.push_back(std::move(next));
+  std::size_t skip = 0;  // clients whose next request waits for one that runs to have what it shares
+  while (running() < limits_.max_running && skip < kMostSkipped) {
+    Request* next = NextToAdmit(live, skip);
+    if (next == nullptr) return;
+    const KvState::Opened opened = Open(*next, live, step);
+    if (opened == KvState::Opened::kYes) {
+      Run(*next);
+    } else if (opened == KvState::Opened::kSharesSoon && restarted_.empty()) {
+      ++skip;
     } else {
-      if (Open(*next, live, step) != KvState::Opened::kYes) return;
-      Uncount(*next);
-      running_.push_back(std::move(next));
+      return;
     }
-    waiting_.pop_front();
+  }
+}
+
+// Puts those aside that wait for a version.
+Scheduler::Request* Scheduler::NextToAdmit(const std::shared_ptr<StepWeights>& live, std::size_t skip) {
+  if (!restarted_.empty()) return restarted_.front().get();
+  while (const Owned* head = waiting_.Head(skip)) {
+    if ((*head)->asked.min_start_version <= live->version().number) return head->get();
+    parked_.push_back(waiting_.Take((*head)->asked.client));
+  }
+  return nullptr;
+}
+
+// `request` is at the head of its queue.
+void Scheduler::Run(Request& request) {
+  if (std::exchange(request.admitted, true)) {
+    running_.push_back(std::move(restarted_.front()));
+    restarted_.pop_front();
+  } else {
+    running_.push_back(waiting_.Take(request.asked.client));
+    waiting_.Admitted(request.asked.client, request.prompt_size());
   }
 }
 
@@ -148,13 +154,11 @@ KvState::Opened Scheduler::Open(Request& request, const std::shared_ptr<StepWeig
 // Those that wait for a version that is live now wait for their turn, behind those that did not.
 void Scheduler::Unpark() {
   for (Owned& request : parked_) {
-    if (request->asked.min_start_version <= live_->number) waiting_.push_back(std::move(request));
+    if (request->asked.min_start_version > live_->number) continue;
+    const std::string client = request->asked.client;
+    waiting_.Queue(client, std::move(request));
   }
   std::erase(parked_, nullptr);
-}
-
-void Scheduler::Uncount(Request& request) {
-  if (std::exchange(request.counted, false)) waiting_tokens_ -= request.prompt_size();
 }
 
 void Scheduler::AddPass(std::shared_ptr<StepWeights> weights, Step& step) {
@@ -171,8 +175,28 @@ std::size_t Scheduler::PassOf(const Request& request, Step& step) {
   return under_way_.size() - 1;
 }
 
-void Scheduler::AddRows(Request& request, Room& room, Step& step) {
-  std::int64_t count = std::min(request.pending(), room.rows);
+void Scheduler::AddPrompts(Room& room, Step& step) {
+  std::vector<Request*> prompts;
+  for (const auto& request : running_) {
+    if (request->pending() > 1) prompts.push_back(request.get());
+  }
+  if (prompts.empty()) return;
+  std::vector<Request*> shorter;
+  const auto lacks_less = [&](const Request* request) { return request->pending() < prompts.front()->pending(); };
+  std::ranges::copy_if(prompts, std::back_inserter(shorter), lacks_less);
+  std::ranges::stable_sort(shorter, {}, &Request::pending);
+  std::int64_t for_shorter = room.rows / 2;
+  for (Request* request : shorter) {
+    AddRows(*request, for_shorter, room, step);
+    for_shorter -= request->rows;
+  }
+  for (Request* request : prompts) {
+    if (request->rows == 0) AddRows(*request, room.rows, room, step);
+  }
+}
+
+void Scheduler::AddRows(Request& request, std::int64_t most, Room& room, Step& step) {
+  std::int64_t count = std::min({request.pending(), most, room.rows});
   if (request.ScoresPrompt()) {
     count = std::min(count, room.logits);
   } else if (count == request.pending() && room.logits == 0) {
@@ -278,7 +302,11 @@ void Scheduler::TakeToken(Request& request, const WeightVersion& version, const 
 void Scheduler::Finish(Request& request, FinishReason reason, Status why, std::vector<Delivery>& deliveries) {
   request.kv.Close(request.tokens);
   request.drain.reset();
-  Uncount(request);
+  if (request.admitted) {
+    waiting_.Left(request.asked.client);
+  } else {
+    waiting_.Withdrawn(request.asked.client, request.prompt_size());
+  }
   by_id_.erase(request.id);
   deadlines_.erase({request.deadline, request.id});
   Delivery& delivery = deliveries.emplace_back();
@@ -288,60 +316,15 @@ void Scheduler::Finish(Request& request, FinishReason reason, Status why, std::v
   delivery.why = std::move(why);
 }
 
-KvReport Scheduler::Invalidate(const WeightVersion& live) {
-  KvReport report;
-  for (const auto& request : running_) {
-    request->kv.StopSharing();
-    if (!request->ending) ApplyPolicy(*request, live, report);
-  }
-  report.prefix_entries_dropped = static_cast<std::uint64_t>(prefixes_.DropOthers(live.digest));
-  live_ = live;
-  unsettled_ = true;
-  Unpark();
-  return report;
-}
-
-void Scheduler::ApplyPolicy(Request& request, const WeightVersion& live, KvReport& report) {
-  request.flipped = true;
-  const bool too_stale = TooStale(request, live);
-  if (too_stale || request.policy == KvPolicy::kAbort) {
-    request.ending = too_stale
-                         ? Ending{FinishReason::kTooStale, Status::Aborted("too_stale", live.ToString())}
-                         : Ending{FinishReason::kAbortedByFlip, Status::Aborted("aborted_by_flip", live.ToString())};
-    any_ending_ = true;
-    report.too_stale += too_stale ? 1 : 0;
-    ++report.aborted;
-  } else if (request.policy == KvPolicy::kDrain) {
-    ++report.drained;
-  } else if (request.policy == KvPolicy::kKeep) {
-    ++report.kept;
-    if (request.kv.cached() == 0) request.restart = true;  // there is nothing to keep
-  } else {
-    ++report.recomputed;
-    if (!std::exchange(request.restart, true)) {
-      report.recompute_tokens += static_cast<std::uint64_t>(request.kv.cached());
-    }
-  }
-}
-
-// Of what the request has and of what it would go on with, the oldest decides.
-bool Scheduler::TooStale(const Request& request, const WeightVersion& live) {
-  if (!request.asked.max_staleness) return false;
-  const auto old = [&](const WeightVersion& version) {
-    if (version.run != live.run) return true;
-    return version.number < live.number && live.number - version.number > *request.asked.max_staleness;
-  };
-  if (request.oldest && old(*request.oldest)) return true;
-  if (request.drain != nullptr) return old(request.drain->version());
-  return request.policy == KvPolicy::kKeep && request.kv.cached() > 0 && old(request.kv.epoch());
-}
-
 void Scheduler::FinishAll(FinishReason reason, const Status& why, std::vector<Delivery>& deliveries) {
-  for (const auto& request : running_) Finish(*request, reason, why, deliveries);
-  for (const auto& request : waiting_) Finish(*request, reason, why, deliveries);
-  for (const auto& request : parked_) Finish(*request, reason, why, deliveries);
+  const std::vector<Owned> waiting = waiting_.TakeIf([](const Owned&) { return true; });
+  const auto finish = [&](const Owned& request) { Finish(*request, reason, why, deliveries); };
+  std::ranges::for_each(running_, finish);
+  std::ranges::for_each(restarted_, finish);
+  std::ranges::for_each(waiting, finish);
+  std::ranges::for_each(parked_, finish);
   running_.clear();
-  waiting_.clear();
+  restarted_.clear();
   parked_.clear();
 }
 

@@ -1,14 +1,17 @@
 // Which tokens go through the model in the next step, and what a flip does to them: continuous batching as a plain
 // state machine, without threads, clocks or weights of its own.
 //
-// A request waits, first come first served, until its worst case of KV pages (prompt and max_new_tokens, less what it
-// shares) is free and fewer than max_running requests run; nothing behind it overtakes, unless it waits for a version
-// (min_start_version). It keeps those pages until it ends or is recomputed, so a running request never lacks one, none
-// is preempted, and every request ends: no deadlock. A step takes one row of each request that decodes and fills up, to
-// max_step_tokens, with prompts in chunks; both oldest first.
+// Clients take turns (AdmissionQueue). The request whose turn it is waits until its worst case of KV pages (prompt and
+// max_new_tokens, less what it shares) is free and fewer than max_running requests run; none overtakes it, however many
+// smaller ones there are, unless it waits for a version (min_start_version). It keeps those pages until it ends or is
+// recomputed, so a running request never lacks one, none is preempted, and every request ends: no deadlock.
 //
-// Where a running request is about to have state that the next one can share, that one waits for it: of many samples of
-// one prompt the first prefills it.
+// A step takes one row of each request that decodes, oldest first, and fills up, to max_step_tokens, with prompts in
+// chunks. Up to half of that room goes to prompts that lack less than the oldest one does, so that a long prompt holds
+// up no short one; the oldest has the rest, so that short ones never hold it up either.
+//
+// Where a running request is about to have state that the next one can share, that one waits for it, and other clients'
+// go on: of many samples of one prompt the first prefills it.
 //
 // At a flip every running request goes the way of its KvPolicy. A request remembers the version its KV state was made
 // by: were the invalidation forgotten, the next step would find out and make up for it. Requests that are recomputed
@@ -30,6 +33,7 @@
 #include "base/status.h"
 #include "bridge/manifest/manifest.h"
 #include "bridge/session/messages.h"
+#include "engine_side/decode/admission_queue.h"
 #include "engine_side/decode/decode_engine.h"
 #include "engine_side/decode/kv_pages.h"
 #include "engine_side/decode/kv_state.h"
@@ -66,7 +70,10 @@ struct Delivery {
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerLimits& limits)
-      : limits_(limits), pages_(limits.kv_pages), prefixes_(pages_, limits.page_tokens) {}
+      : limits_(limits),
+        pages_(limits.kv_pages),
+        prefixes_(pages_, limits.page_tokens),
+        waiting_({.requests = limits.max_waiting, .tokens = limits.max_waiting_tokens}) {}
 
   // InvalidArgument "bad_request"; ResourceExhausted "queue_full" | "request_too_large"
   Status Submit(std::uint64_t id, GenerateRequest request, std::shared_ptr<GenerateSink> sink, TimePoint now);
@@ -102,10 +109,11 @@ class Scheduler {
   // When the next request's time is over.
   std::optional<TimePoint> NextDeadline() const;
   std::int64_t running() const { return static_cast<std::int64_t>(running_.size()); }
-  std::int64_t waiting() const { return static_cast<std::int64_t>(waiting_.size() + parked_.size()); }
+  std::int64_t waiting() const { return waiting_.requests() + std::ssize(restarted_); }
   std::uint64_t tokens() const { return tokens_; }
   std::int64_t pages_used() const { return pages_.used(); }
   std::int64_t prefix_entries() const { return prefixes_.entries(); }
+  std::size_t clients() const { return waiting_.clients(); }
 
  private:
   struct Ending {
@@ -129,7 +137,7 @@ class Scheduler {
     std::optional<Ending> ending;  // it ends before its next step
     std::int64_t rows = 0;         // of the step that runs
     std::size_t pass = 0;          // that they are in
-    bool counted = false;          // in waiting_tokens_
+    bool admitted = false;         // once, at least
     std::optional<TimePoint> last_token_at;
     bool flipped = false;  // since then
 
@@ -153,9 +161,10 @@ class Scheduler {
   void EndDue(TimePoint now, std::vector<Delivery>& deliveries);
   void SettleFlip();
   void Admit(const std::shared_ptr<StepWeights>& live, Step& step);
+  Request* NextToAdmit(const std::shared_ptr<StepWeights>& live, std::size_t skip);
   KvState::Opened Open(Request& request, const std::shared_ptr<StepWeights>& live, Step& step);
+  void Run(Request& request);
   void Unpark();
-  void Uncount(Request& request);
 
   // Room in the step that is being made.
   struct Room {
@@ -163,10 +172,12 @@ class Scheduler {
   };
   void AddPass(std::shared_ptr<StepWeights> weights, Step& step);
   std::size_t PassOf(const Request& request, Step& step);
-  void AddRows(Request& request, Room& room, Step& step);
+  void AddPrompts(Room& room, Step& step);
+  void AddRows(Request& request, std::int64_t most, Room& room, Step& step);
 
   // What a flip does to a running request.
   void ApplyPolicy(Request& request, const WeightVersion& live, KvReport& report);
+  void EndAsStale(Request& request, const WeightVersion& live, KvReport& report);
   static bool TooStale(const Request& request, const WeightVersion& live);
 
   // After the step.
@@ -180,11 +191,11 @@ class Scheduler {
   const SchedulerLimits limits_;
   KvPages pages_;
   PrefixCache prefixes_;
-  std::deque<Owned> waiting_;
-  std::vector<Owned> parked_;   // wait for a version
-  std::vector<Owned> running_;  // in the order of their admission
-  std::int64_t waiting_tokens_ = 0;
-  std::unordered_map<std::uint64_t, Request*> by_id_;        // of all three
+  AdmissionQueue<Owned> waiting_;
+  std::vector<Owned> parked_;                                // wait for a version, and are counted in waiting_
+  std::deque<Owned> restarted_;                              // go before those that wait
+  std::vector<Owned> running_;                               // in the order of their admission
+  std::unordered_map<std::uint64_t, Request*> by_id_;        // of all four
   std::set<std::pair<TimePoint, std::uint64_t>> deadlines_;  // likewise
   std::vector<PassUnderWay> under_way_;                      // of the step that runs
   std::optional<WeightVersion> live_;                        // at the last step or flip

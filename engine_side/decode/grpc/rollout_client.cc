@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "bascule/v1/rollout.grpc.pb.h"
@@ -10,6 +11,8 @@
 
 namespace bascule {
 namespace {
+
+constexpr std::uint32_t kMaxBatch = 4096;  // rollouts, as in rollout.proto
 
 v1::GenerateRequest MessageOf(const GenerateRequest& request) {
   v1::GenerateRequest message;
@@ -26,32 +29,57 @@ v1::GenerateRequest MessageOf(const GenerateRequest& request) {
   if (request.max_staleness) message.set_max_staleness(*request.max_staleness);
   message.set_min_start_version(request.min_start_version);
   message.set_time_limit_ms(std::chrono::duration_cast<std::chrono::milliseconds>(request.time_limit).count());
+  message.set_top_logprobs(request.top_logprobs);
+  message.set_prompt_logprobs(request.prompt_logprobs);
+  message.set_client(request.client);
   return message;
+}
+
+FinishReason FinishOf(v1::Finish finish) {
+  switch (finish) {
+    case v1::FINISH_STOP:
+      return FinishReason::kStop;
+    case v1::FINISH_ABORTED_BY_FLIP:
+      return FinishReason::kAbortedByFlip;
+    case v1::FINISH_TOO_STALE:
+      return FinishReason::kTooStale;
+    case v1::FINISH_CANCELLED:
+      return FinishReason::kCancelled;
+    default:
+      return FinishReason::kLength;
+  }
+}
+
+// Where the two lists differ in length the shorter one counts.
+std::vector<TokenLogprob> TopOf(const v1::TopLogprobs& message) {
+  std::vector<TokenLogprob> top;
+  for (int i = 0; i < std::min(message.tokens_size(), message.logprobs_size()); ++i) {
+    top.push_back({message.tokens(i), message.logprobs(i)});
+  }
+  return top;
+}
+
+PromptReport PromptOf(const v1::PromptReport& message) {
+  return {.shared_tokens = message.shared_tokens(),
+          .logprobs = {message.logprobs().begin(), message.logprobs().end()},
+          .version = message.version(),
+          .kv_epoch = message.kv_epoch()};
 }
 
 Rollout PieceOf(const v1::GenerateResponse& message) {
   Rollout piece;
   piece.tokens.assign(message.tokens().begin(), message.tokens().end());
   piece.logprobs.assign(message.logprobs().begin(), message.logprobs().end());
+  for (const v1::TopLogprobs& top : message.top()) piece.top.push_back(TopOf(top));
   for (const v1::Span& span : message.spans()) {
     piece.spans.push_back({span.begin(), span.end(), span.version(), span.kv_epoch()});
   }
-  switch (message.finish()) {
-    case v1::FINISH_STOP:
-      piece.finish = FinishReason::kStop;
-      break;
-    case v1::FINISH_ABORTED_BY_FLIP:
-      piece.finish = FinishReason::kAbortedByFlip;
-      break;
-    case v1::FINISH_TOO_STALE:
-      piece.finish = FinishReason::kTooStale;
-      break;
-    case v1::FINISH_CANCELLED:
-      piece.finish = FinishReason::kCancelled;
-      break;
-    default:
-      piece.finish = FinishReason::kLength;
+  if (message.has_prompt()) piece.prompt = PromptOf(message.prompt());
+  for (const v1::FlipGap& gap : message.flip_gaps()) {
+    piece.flip_gaps.push_back({gap.token(), std::chrono::microseconds(gap.gap_us())});
   }
+  piece.finish = FinishOf(message.finish());
+  piece.reason = message.reason();
   return piece;
 }
 
@@ -64,22 +92,31 @@ void AppendSpan(const RolloutSpan& span, std::vector<RolloutSpan>& spans) {
   }
 }
 
+template <typename T>
+void AppendAll(const std::vector<T>& from, std::vector<T>& to) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
 // Appends `piece`, whose spans have to cover its tokens exactly.
 Status Append(const Rollout& piece, Rollout& whole) {
   auto next = static_cast<std::int32_t>(whole.tokens.size());
-  whole.tokens.insert(whole.tokens.end(), piece.tokens.begin(), piece.tokens.end());
-  whole.logprobs.insert(whole.logprobs.end(), piece.logprobs.begin(), piece.logprobs.end());
+  AppendAll(piece.tokens, whole.tokens);
+  AppendAll(piece.logprobs, whole.logprobs);
+  AppendAll(piece.top, whole.top);
+  AppendAll(piece.flip_gaps, whole.flip_gaps);
+  if (piece.prompt) whole.prompt = piece.prompt;
   for (const RolloutSpan& span : piece.spans) {
     if (span.begin != next || span.end <= span.begin) break;
     AppendSpan(span, whole.spans);
     next = span.end;
   }
   whole.finish = piece.finish;
-  if (static_cast<std::size_t>(next) == whole.tokens.size() && whole.tokens.size() == whole.logprobs.size()) {
-    return OkStatus();
-  }
-  return Status::DataLoss("bad_message", fmt::format("tokens={} logprobs={} spans end at {}", whole.tokens.size(),
-                                                     whole.logprobs.size(), next));
+  whole.reason = piece.reason;
+  const std::size_t count = whole.tokens.size();
+  const bool tops_add_up = whole.top.empty() || whole.top.size() == count;
+  if (static_cast<std::size_t>(next) == count && whole.logprobs.size() == count && tops_add_up) return OkStatus();
+  return Status::DataLoss("bad_message", fmt::format("tokens={} logprobs={} top={} spans end at {}", count,
+                                                     whole.logprobs.size(), whole.top.size(), next));
 }
 
 // Rollouts that grow piece by piece.
@@ -87,21 +124,28 @@ class GrowingRollouts {
  public:
   using OnPiece = std::function<void(std::size_t, const Rollout&)>;
 
-  GrowingRollouts(std::size_t count, const OnPiece& on_piece)
-      : on_piece_(on_piece), rollouts_(count), finished_(count, false), unfinished_(count) {}
+  // Of requests with `samples` each, one request's after another's.
+  GrowingRollouts(std::size_t requests, std::uint32_t samples, const OnPiece& on_piece)
+      : on_piece_(on_piece),
+        samples_(samples),
+        rollouts_(requests * samples),
+        finished_(rollouts_.size(), false),
+        unfinished_(rollouts_.size()) {}
 
   // DataLoss "bad_message"
-  Status Add(std::size_t request, const v1::GenerateResponse& message) {
-    if (request >= rollouts_.size() || finished_[request]) {
-      return Status::DataLoss("bad_message", fmt::format("a piece of request {} of {}", request, rollouts_.size()));
+  Status Add(std::size_t request, std::uint32_t sample, const v1::GenerateResponse& message) {
+    const std::size_t rollout = request * samples_ + sample;
+    if (sample >= samples_ || rollout >= rollouts_.size() || finished_[rollout]) {
+      return Status::DataLoss("bad_message",
+                              fmt::format("a piece of request {} sample {}, which is not open", request, sample));
     }
     const Rollout piece = PieceOf(message);
-    RETURN_IF_ERROR(Append(piece, rollouts_[request]));
+    RETURN_IF_ERROR(Append(piece, rollouts_[rollout]));
     if (message.finish() != v1::FINISH_UNSPECIFIED) {
-      finished_[request] = true;
+      finished_[rollout] = true;
       --unfinished_;
     }
-    if (on_piece_ && !piece.tokens.empty()) on_piece_(request, piece);
+    if (on_piece_ && !piece.tokens.empty()) on_piece_(rollout, piece);
     return OkStatus();
   }
   // DataLoss "bad_message"
@@ -112,17 +156,20 @@ class GrowingRollouts {
 
  private:
   const OnPiece& on_piece_;
+  const std::uint32_t samples_;
   std::vector<Rollout> rollouts_;
   std::vector<bool> finished_;
   std::size_t unfinished_;
 };
 
-Status AddMessage(const v1::GenerateResponse& message, GrowingRollouts& rollouts) { return rollouts.Add(0, message); }
+Status AddMessage(const v1::GenerateResponse& message, GrowingRollouts& rollouts) {
+  return rollouts.Add(0, 0, message);
+}
 
 Status AddMessage(const v1::GenerateBatchResponse& message, GrowingRollouts& rollouts) {
   for (const v1::BatchPiece& piece : message.pieces()) {
     if (piece.request() < 0) return Status::DataLoss("bad_message", fmt::format("request={}", piece.request()));
-    RETURN_IF_ERROR(rollouts.Add(static_cast<std::size_t>(piece.request()), piece.piece()));
+    RETURN_IF_ERROR(rollouts.Add(static_cast<std::size_t>(piece.request()), piece.sample(), piece.piece()));
   }
   return OkStatus();
 }
@@ -144,6 +191,15 @@ Result<std::vector<Rollout>> ReadAll(grpc::ClientContext& context, grpc::ClientR
 }  // namespace
 
 struct RolloutClient::Connection {
+  Result<std::vector<Rollout>> Batch(const v1::GenerateBatchRequest& message, GrowingRollouts rollouts,
+                                     Deadline deadline, std::stop_token stop) const {
+    grpc::ClientContext context;
+    context.set_deadline(GrpcDeadline(deadline, Clock::Real()));
+    const std::stop_callback cancel(std::move(stop), [&context] { context.TryCancel(); });
+    const auto stream = stub->GenerateBatch(&context, message);
+    return ReadAll(context, *stream, std::move(rollouts));
+  }
+
   std::unique_ptr<v1::Rollout::Stub> stub;
 };
 
@@ -165,7 +221,7 @@ Result<Rollout> RolloutClient::Generate(const GenerateRequest& request, Deadline
   const auto stream = connection_->stub->Generate(&context, MessageOf(request));
   GrowingRollouts::OnPiece on_only_piece;
   if (on_piece) on_only_piece = [&on_piece](std::size_t, const Rollout& piece) { on_piece(piece); };
-  ASSIGN_OR_RETURN(std::vector<Rollout> rollouts, ReadAll(context, *stream, GrowingRollouts(1, on_only_piece)));
+  ASSIGN_OR_RETURN(std::vector<Rollout> rollouts, ReadAll(context, *stream, GrowingRollouts(1, 1, on_only_piece)));
   return std::move(rollouts.front());
 }
 
@@ -174,11 +230,20 @@ Result<std::vector<Rollout>> RolloutClient::GenerateBatch(
     const std::function<void(std::size_t, const Rollout&)>& on_piece) {
   v1::GenerateBatchRequest message;
   for (const GenerateRequest& request : requests) *message.add_requests() = MessageOf(request);
-  grpc::ClientContext context;
-  context.set_deadline(GrpcDeadline(deadline, Clock::Real()));
-  const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
-  const auto stream = connection_->stub->GenerateBatch(&context, message);
-  return ReadAll(context, *stream, GrowingRollouts(requests.size(), on_piece));
+  return connection_->Batch(message, GrowingRollouts(requests.size(), 1, on_piece), deadline, std::move(stop));
+}
+
+Result<std::vector<Rollout>> RolloutClient::GenerateSamples(
+    const GenerateRequest& request, std::uint32_t samples, Deadline deadline, std::stop_token stop,
+    const std::function<void(std::size_t, const Rollout&)>& on_piece) {
+  if (samples == 0 || samples > kMaxBatch) {
+    return Status::InvalidArgument("bad_request", fmt::format("samples={} want 1 to {}", samples, kMaxBatch));
+  }
+  v1::GenerateBatchRequest message;
+  v1::GenerateRequest& only = *message.add_requests();
+  only = MessageOf(request);
+  only.set_samples(samples);
+  return connection_->Batch(message, GrowingRollouts(1, samples, on_piece), deadline, std::move(stop));
 }
 
 }  // namespace bascule

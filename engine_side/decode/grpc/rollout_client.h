@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -26,11 +27,22 @@ struct RolloutSpan {
   friend bool operator==(const RolloutSpan&, const RolloutSpan&) = default;
 };
 
+// A flip lay between new token `token` and the one before.
+struct FlipGap {
+  std::int32_t token = 0;
+  Duration gap{};  // between the two
+  friend bool operator==(const FlipGap&, const FlipGap&) = default;
+};
+
 struct Rollout {
-  std::vector<std::int32_t> tokens;  // new ones
-  std::vector<float> logprobs;       // one each
-  std::vector<RolloutSpan> spans;    // in order, without a gap, neighbours differ
+  std::vector<std::int32_t> tokens;            // new ones
+  std::vector<float> logprobs;                 // one each
+  std::vector<std::vector<TokenLogprob>> top;  // one each, where asked for: GenerateRequest::top_logprobs
+  std::vector<RolloutSpan> spans;              // in order, without a gap, neighbours differ
+  std::optional<PromptReport> prompt;          // once there is a token
+  std::vector<FlipGap> flip_gaps;
   FinishReason finish = FinishReason::kLength;
+  std::string reason;  // of kCancelled: "deadline" "slow_reader" "engine_stopping" ...
 };
 
 class RolloutClient {
@@ -53,6 +65,12 @@ class RolloutClient {
   Result<std::vector<Rollout>> GenerateBatch(
       std::span<const GenerateRequest> requests, Deadline deadline, std::stop_token stop = {},
       const std::function<void(std::size_t request, const Rollout& piece)>& on_piece = {});
+
+  // `samples` rollouts of one prompt, which is computed once: the k-th, from 0, is that of a request with `sample` + k.
+  // Otherwise as GenerateBatch.
+  Result<std::vector<Rollout>> GenerateSamples(
+      const GenerateRequest& request, std::uint32_t samples, Deadline deadline, std::stop_token stop = {},
+      const std::function<void(std::size_t sample, const Rollout& piece)>& on_piece = {});
 
  private:
   struct Connection;

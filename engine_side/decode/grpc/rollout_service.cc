@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <optional>
@@ -21,11 +22,13 @@ constexpr Duration kCancelPoll = std::chrono::milliseconds(50);
 
 constexpr std::int64_t kMaxTimeLimitMs = std::int64_t{366} * 24 * 3600 * 1000;
 
-// Tokens of one request that its client has not taken yet: beyond, the request ends ("slow_reader").
-constexpr std::size_t kMaxUnreadTokens = 64 << 10;
+// What the client of a call has not taken yet, in numbers (a token, a log-probability beside it): beyond, requests that
+// make more of it end ("slow_reader").
+constexpr std::size_t kMaxUnread = 256 << 10;
 
-// What one request has made since it was last looked at.
+// What one rollout has made since it was last looked at.
 struct Piece {
+  std::optional<PromptReport> prompt;
   std::vector<GeneratedToken> tokens;
   std::optional<FinishReason> finish;
   Status why;
@@ -34,18 +37,19 @@ struct Piece {
 // Between the scheduler, which only appends, and the stream's thread, which takes all there is.
 class PieceQueue {
  public:
-  using Pieces = std::map<std::size_t, Piece>;  // by request
+  using Pieces = std::map<std::size_t, Piece>;  // by rollout
 
+  // `change` adds `size` numbers to the piece of `rollout`.
   template <typename Change>
-  void Append(std::size_t request, Change change) EXCLUDES(mu_) {
+  void Append(std::size_t rollout, std::size_t size, Change change) EXCLUDES(mu_) {
     MutexLock lock(mu_);
-    change(pieces_[request]);
+    change(pieces_[rollout]);
+    unread_ += size;
     changed_.NotifyOne();
   }
-  std::size_t Unread(std::size_t request) EXCLUDES(mu_) {
+  bool Full() EXCLUDES(mu_) {
     MutexLock lock(mu_);
-    const auto found = pieces_.find(request);
-    return found == pieces_.end() ? 0 : found->second.tokens.size();
+    return unread_ > kMaxUnread;
   }
   // Nothing new by `deadline`: none.
   Pieces Take(Deadline deadline) EXCLUDES(mu_) {
@@ -53,6 +57,7 @@ class PieceQueue {
     while (pieces_.empty()) {
       if (!Clock::Real().WaitUntil(changed_, mu_, deadline.point())) break;
     }
+    unread_ = 0;
     return std::exchange(pieces_, {});
   }
 
@@ -60,26 +65,30 @@ class PieceQueue {
   Mutex mu_;
   CondVar changed_;
   Pieces pieces_ GUARDED_BY(mu_);
+  std::size_t unread_ GUARDED_BY(mu_) = 0;
 };
 
 class QueueSink final : public GenerateSink {
  public:
-  QueueSink(std::shared_ptr<PieceQueue> queue, std::size_t request) : queue_(std::move(queue)), request_(request) {}
+  QueueSink(std::shared_ptr<PieceQueue> queue, std::size_t rollout) : queue_(std::move(queue)), rollout_(rollout) {}
 
+  void OnPrompt(const PromptReport& prompt) override {
+    queue_->Append(rollout_, 1 + prompt.logprobs.size(), [&](Piece& piece) { piece.prompt = prompt; });
+  }
   void OnToken(const GeneratedToken& token) override {
-    queue_->Append(request_, [&](Piece& piece) { piece.tokens.push_back(token); });
+    queue_->Append(rollout_, 1 + token.top.size(), [&](Piece& piece) { piece.tokens.push_back(token); });
   }
   void OnFinish(FinishReason reason, const Status& why) override {
-    queue_->Append(request_, [&](Piece& piece) {
+    queue_->Append(rollout_, 1, [&](Piece& piece) {
       piece.finish = reason;
       piece.why = why;
     });
   }
-  bool Full() const override { return queue_->Unread(request_) > kMaxUnreadTokens; }
+  bool Full() const override { return queue_->Full(); }
 
  private:
   const std::shared_ptr<PieceQueue> queue_;  // Shared: a cancelled request may outlive its call by a step.
-  const std::size_t request_;
+  const std::size_t rollout_;
 };
 
 v1::Finish FinishOf(FinishReason reason) {
@@ -111,9 +120,27 @@ void AddToken(const GeneratedToken& token, std::int32_t position, v1::GenerateRe
     last->set_kv_epoch(token.kv_epoch);
   }
   last->set_end(position + 1);
+  if (token.flip_gap > Duration::zero()) {
+    v1::FlipGap& gap = *out.add_flip_gaps();
+    gap.set_token(position);
+    gap.set_gap_us(std::chrono::duration_cast<std::chrono::microseconds>(token.flip_gap).count());
+  }
+  if (token.top.empty()) return;
+  v1::TopLogprobs& top = *out.add_top();
+  for (const TokenLogprob& probable : token.top) {
+    top.add_tokens(probable.id);
+    top.add_logprobs(probable.logprob);
+  }
 }
 
-Result<GenerateRequest> RequestOf(const v1::GenerateRequest& in) {
+void SetPrompt(const PromptReport& report, v1::PromptReport& out) {
+  out.set_shared_tokens(report.shared_tokens);
+  out.mutable_logprobs()->Add(report.logprobs.begin(), report.logprobs.end());
+  out.set_version(report.version);
+  out.set_kv_epoch(report.kv_epoch);
+}
+
+Result<GenerateRequest> RequestOf(const v1::GenerateRequest& in, const std::string& peer) {
   GenerateRequest request;
   request.prompt.assign(in.prompt().begin(), in.prompt().end());
   request.max_new_tokens = in.max_new_tokens();
@@ -133,59 +160,76 @@ Result<GenerateRequest> RequestOf(const v1::GenerateRequest& in) {
     return Status::InvalidArgument("bad_request", fmt::format("time_limit_ms={}", in.time_limit_ms()));
   }
   request.time_limit = std::chrono::milliseconds(in.time_limit_ms());
+  request.top_logprobs = in.top_logprobs();
+  request.prompt_logprobs = in.prompt_logprobs();
+  request.client = in.client().empty() ? peer.substr(0, kMaxClientBytes) : in.client();
   return request;
 }
 
-// The requests of one call. Those that have not finished when it ends are cancelled.
-class RequestsOfCall {
+// The rollouts of one call. Those that have not finished when it ends are cancelled.
+class RolloutsOfCall {
  public:
-  explicit RequestsOfCall(DecodeEngine& engine) : engine_(engine) {}
-  ~RequestsOfCall() {
-    for (const Request& request : requests_) {
-      if (!request.finished) engine_.Cancel(request.id);
+  // `peer` is the client of requests that name none.
+  RolloutsOfCall(DecodeEngine& engine, std::string peer) : engine_(engine), peer_(std::move(peer)) {}
+  ~RolloutsOfCall() {
+    for (const Rollout& rollout : rollouts_) {
+      if (!rollout.finished) engine_.Cancel(rollout.id);
     }
   }
-  RequestsOfCall(const RequestsOfCall&) = delete;
-  RequestsOfCall& operator=(const RequestsOfCall&) = delete;
+  RolloutsOfCall(const RolloutsOfCall&) = delete;
+  RolloutsOfCall& operator=(const RolloutsOfCall&) = delete;
 
-  // As DecodeEngine::Submit.
-  Status Submit(const v1::GenerateRequest& message) {
-    ASSIGN_OR_RETURN(GenerateRequest request, RequestOf(message));
-    ASSIGN_OR_RETURN(const std::uint64_t id,
-                     engine_.Submit(std::move(request), std::make_shared<QueueSink>(queue_, requests_.size())));
-    requests_.push_back({.id = id});
-    ++unfinished_;
+  // All samples of request number `index`. As DecodeEngine::Submit.
+  Status Submit(std::int32_t index, const v1::GenerateRequest& message) {
+    ASSIGN_OR_RETURN(GenerateRequest request, RequestOf(message, peer_));
+    for (std::uint32_t sample = 0; sample < SamplesOf(message); ++sample, ++request.sample) {
+      ASSIGN_OR_RETURN(const std::uint64_t id,
+                       engine_.Submit(request, std::make_shared<QueueSink>(queue_, rollouts_.size())));
+      rollouts_.push_back({.id = id, .request = index, .sample = sample});
+      ++unfinished_;
+    }
     return OkStatus();
   }
+  static std::uint32_t SamplesOf(const v1::GenerateRequest& message) { return std::max(message.samples(), 1U); }
   bool AllFinished() const { return unfinished_ == 0; }
   // What they have made since the last call, waiting for it until `deadline`; the error of one that failed.
   Result<v1::GenerateBatchResponse> Take(Deadline deadline) {
     v1::GenerateBatchResponse response;
     for (const auto& [index, piece] : queue_->Take(deadline)) {
-      if (piece.finish == FinishReason::kFailed) return piece.why.WithContext(fmt::format("request {}", index));
+      Rollout& rollout = rollouts_[index];
+      if (piece.finish == FinishReason::kFailed)
+        return piece.why.WithContext(fmt::format("request {}", rollout.request));
       v1::BatchPiece& out = *response.add_pieces();
-      out.set_request(static_cast<std::int32_t>(index));
-      Request& request = requests_[index];
-      for (const GeneratedToken& token : piece.tokens) AddToken(token, request.token_count++, *out.mutable_piece());
-      if (!piece.finish) continue;
-      out.mutable_piece()->set_finish(FinishOf(*piece.finish));
-      if (piece.finish == FinishReason::kCancelled) out.mutable_piece()->set_reason(piece.why.reason());
-      request.finished = true;
-      --unfinished_;
+      out.set_request(rollout.request);
+      out.set_sample(rollout.sample);
+      Add(piece, rollout, *out.mutable_piece());
     }
     return response;
   }
 
  private:
-  struct Request {
+  struct Rollout {
     std::uint64_t id = 0;
+    std::int32_t request = 0;
+    std::uint32_t sample = 0;
     std::int32_t token_count = 0;
     bool finished = false;
   };
 
+  void Add(const Piece& piece, Rollout& rollout, v1::GenerateResponse& out) {
+    if (piece.prompt) SetPrompt(*piece.prompt, *out.mutable_prompt());
+    for (const GeneratedToken& token : piece.tokens) AddToken(token, rollout.token_count++, out);
+    if (!piece.finish) return;
+    out.set_finish(FinishOf(*piece.finish));
+    if (piece.finish == FinishReason::kCancelled) out.set_reason(piece.why.reason());
+    rollout.finished = true;
+    --unfinished_;
+  }
+
   DecodeEngine& engine_;
+  const std::string peer_;
   const std::shared_ptr<PieceQueue> queue_ = std::make_shared<PieceQueue>();
-  std::vector<Request> requests_;
+  std::vector<Rollout> rollouts_;
   std::size_t unfinished_ = 0;
 };
 
@@ -214,9 +258,12 @@ class RolloutService::Service final : public v1::Rollout::Service {
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override {
     const StreamPlace place(running_, options_.max_streams);
     if (!place.granted()) return ToGrpc(TooManyStreams());
-    RequestsOfCall requests(engine_);
-    if (const Status submitted = requests.Submit(*request); !submitted.ok()) return ToGrpc(submitted);
-    return WriteAll(*context, requests, [writer](const v1::GenerateBatchResponse& response) {
+    if (RolloutsOfCall::SamplesOf(*request) > 1) {
+      return ToGrpc(Status::InvalidArgument("bad_request", "several samples travel by GenerateBatch"));
+    }
+    RolloutsOfCall rollouts(engine_, context->peer());
+    if (const Status submitted = rollouts.Submit(0, *request); !submitted.ok()) return ToGrpc(submitted);
+    return WriteAll(*context, rollouts, [writer](const v1::GenerateBatchResponse& response) {
       return writer->Write(response.pieces(0).piece());
     });
   }
@@ -225,16 +272,18 @@ class RolloutService::Service final : public v1::Rollout::Service {
                              grpc::ServerWriter<v1::GenerateBatchResponse>* writer) override {
     const StreamPlace place(running_, options_.max_streams);
     if (!place.granted()) return ToGrpc(TooManyStreams());
-    if (batch->requests_size() < 1 || batch->requests_size() > options_.max_batch) {
-      return ToGrpc(Status::InvalidArgument(
-          "bad_request", fmt::format("requests={} want 1 to {}", batch->requests_size(), options_.max_batch)));
+    std::int64_t count = 0;
+    for (const v1::GenerateRequest& request : batch->requests()) count += RolloutsOfCall::SamplesOf(request);
+    if (count < 1 || count > options_.max_batch) {
+      return ToGrpc(
+          Status::InvalidArgument("bad_request", fmt::format("rollouts={} want 1 to {}", count, options_.max_batch)));
     }
-    RequestsOfCall requests(engine_);
+    RolloutsOfCall rollouts(engine_, context->peer());
     for (int i = 0; i < batch->requests_size(); ++i) {
-      const Status submitted = requests.Submit(batch->requests(i));
+      const Status submitted = rollouts.Submit(i, batch->requests(i));
       if (!submitted.ok()) return ToGrpc(submitted.WithContext(fmt::format("request {}", i)));
     }
-    return WriteAll(*context, requests,
+    return WriteAll(*context, rollouts,
                     [writer](const v1::GenerateBatchResponse& response) { return writer->Write(response); });
   }
 
@@ -245,9 +294,9 @@ class RolloutService::Service final : public v1::Rollout::Service {
 
   // Until all have finished or their client has gone away.
   template <typename Write>
-  static grpc::Status WriteAll(const grpc::ServerContext& context, RequestsOfCall& requests, Write write) {
-    while (!requests.AllFinished()) {
-      const auto response = requests.Take(Deadline::After(Clock::Real(), kCancelPoll));
+  static grpc::Status WriteAll(const grpc::ServerContext& context, RolloutsOfCall& rollouts, Write write) {
+    while (!rollouts.AllFinished()) {
+      const auto response = rollouts.Take(Deadline::After(Clock::Real(), kCancelPoll));
       if (!response.ok()) return ToGrpc(response.status());
       if (context.IsCancelled() || (response->pieces_size() > 0 && !write(*response))) return grpc::Status::CANCELLED;
     }

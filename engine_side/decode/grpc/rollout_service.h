@@ -1,6 +1,6 @@
 // The Rollout service: generation over gRPC, in tokens. Each stream has a thread of the server that writes what the
-// scheduler has made; a queue of at most the requests' new tokens lies between them, so a slow client holds up nothing
-// but its own stream.
+// scheduler has made; a bounded queue lies between them, so a slow client holds up nothing but its own stream, and
+// loses its requests ("slow_reader") when the queue is full.
 //
 // Thread-safety: thread-safe.
 #pragma once
@@ -17,7 +17,7 @@ namespace bascule {
 
 struct RolloutServiceOptions {
   int max_streams = 512;  // at once; further ones are refused with "too_many_streams"
-  int max_batch = 4096;   // requests of one GenerateBatch; more are a "bad_request"
+  int max_batch = 4096;   // rollouts of one GenerateBatch; more are a "bad_request"
 };
 
 class RolloutService {

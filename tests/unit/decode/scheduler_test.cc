@@ -508,6 +508,29 @@ TEST_F(SchedulerTest, ARequestThatBecameTooStaleEndsAtTheFlipWithWhatItHas) {
   EXPECT_EQ(heard->tokens.size(), 2u);
 }
 
+TEST_F(SchedulerTest, ARequestThatWaitsToBeRecomputedBecomesTooStaleThere) {
+  GenerateRequest request = Asking(20, 14);
+  const auto first = Submit(1, request);
+  request.max_staleness = 1;
+  const auto second = Submit(2, request);
+  while (second->tokens.empty()) Step();
+  version_ = Version(2);
+  scheduler_->Invalidate(version_);
+  Step();
+  ASSERT_EQ(scheduler_->running(), 1);  // the second waits for what the first computes anew
+  ASSERT_EQ(scheduler_->waiting(), 1);
+  const std::size_t had = second->tokens.size();
+
+  version_ = Version(3);
+  const KvReport report = scheduler_->Invalidate(version_);
+  while (scheduler_->HasWork(now_)) Step();
+
+  EXPECT_EQ(report.too_stale, 1u);
+  EXPECT_EQ(second->finish, FinishReason::kTooStale);
+  EXPECT_EQ(second->tokens.size(), had);
+  EXPECT_EQ(first->finish, FinishReason::kLength);
+}
+
 TEST_F(SchedulerTest, ARequestWaitsForItsVersionAndOthersOvertakeIt) {
   GenerateRequest request = Asking(2, 3);
   request.min_start_version = 2;
@@ -544,6 +567,71 @@ TEST_F(SchedulerTest, ARequestWhoseTimeIsOverEndsWhereverItIs) {
   }
   EXPECT_FALSE(scheduler_->NextDeadline().has_value());
   EXPECT_EQ(scheduler_->pages_used(), 0);
+}
+
+TEST_F(SchedulerTest, AFloodOfOneClientDoesNotHoldUpAnother) {
+  Open({.vocabulary = 100, .max_positions = 128, .max_running = 2, .max_waiting = 50, .max_step_tokens = 8});
+  std::vector<std::shared_ptr<Heard>> flood;
+  for (std::uint64_t id = 1; id <= 50; ++id) {
+    GenerateRequest request = Asking(2, 10);
+    request.client = "flood";
+    flood.push_back(Submit(id, request));
+  }
+  Step();
+  GenerateRequest request = Asking(2, 10);
+  request.client = "other";
+
+  const auto other = Submit(99, request);
+  while (!other->finish) Step();
+
+  EXPECT_EQ(other->finish, FinishReason::kLength);
+  EXPECT_EQ(std::ranges::count_if(flood, [](const auto& heard) { return heard->finish.has_value(); }), 3);
+  while (scheduler_->HasWork(now_)) Step();
+  for (const auto& heard : flood) EXPECT_EQ(heard->tokens.size(), 10u);
+  EXPECT_EQ(scheduler_->clients(), 0u);
+}
+
+TEST_F(SchedulerTest, AQueueThatOneClientHasFilledIsNotFullForAnother) {
+  GenerateRequest request = Asking(2, 10);
+  for (std::uint64_t id = 1; id <= 5; ++id) Submit(id, request);
+  EXPECT_EQ(Refusal(request), "queue_full");
+
+  request.client = "other";
+
+  EXPECT_TRUE(scheduler_->Submit(6, request, std::make_shared<Heard>(), now_).ok());
+}
+
+TEST_F(SchedulerTest, AShortPromptDoesNotWaitForALongOneNorTheLongOneForShortOnes) {
+  Open({.vocabulary = 100, .max_positions = 1024, .max_running = 4, .max_waiting = 100, .max_step_tokens = 8}, 128);
+  const auto large = Submit(1, Asking(100, 1));
+  Step();
+  const auto small = Submit(2, Asking(4, 1));
+
+  Step();
+  EXPECT_EQ(small->tokens.size(), 1u);
+
+  int steps = 2;
+  for (std::uint64_t id = 3; !large->finish; ++steps) {
+    Submit(id++, Asking(7, 1));  // there is always a shorter one
+    Step();
+  }
+  EXPECT_LE(steps, 1 + (100 - 8 + 3) / 4);
+}
+
+TEST_F(SchedulerTest, WhileOneWaitsForStateThatIsAboutToBeSharedOtherClientsGoOn) {
+  GenerateRequest request = Asking(60, 4);
+  request.client = "samples";
+  Submit(1, request);
+  Submit(2, request);
+  GenerateRequest other = Asking(60, 4);
+  Submit(3, request);
+  other.client = "other";
+  Submit(4, other);
+
+  Step();
+
+  EXPECT_EQ(scheduler_->running(), 2);
+  EXPECT_EQ(scheduler_->waiting(), 2);
 }
 
 TEST_F(SchedulerTest, TenThousandRequestsWaitAndNoMore) {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <set>
 #include <thread>
 #include <vector>
@@ -61,6 +62,10 @@ class ScriptedDecodeEngine final : public DecodeEngine {
   void AwaitCancelled(std::size_t index) EXCLUDES(mu_) {
     MutexLock lock(mu_);
     Await([&]() REQUIRES(mu_) { return requests_.size() > index && requests_[index].cancelled; });
+  }
+  GenerateRequest request(std::size_t index) EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    return requests_[index].request;
   }
   bool cancelled(std::size_t index) EXCLUDES(mu_) {
     MutexLock lock(mu_);
@@ -178,7 +183,7 @@ TEST_F(RolloutServiceTest, AnEmptyBatchAndOneThatIsTooLargeAreRefused) {
 
   EXPECT_EQ(empty.status().reason(), "bad_request");
   EXPECT_EQ(too_large.status().reason(), "bad_request");
-  EXPECT_THAT(too_large.status().message(), HasSubstr("requests=3"));
+  EXPECT_THAT(too_large.status().message(), HasSubstr("rollouts=3"));
 }
 
 TEST_F(RolloutServiceTest, OneRequestStreamsItsPiecesAsTheyAreMade) {
@@ -196,6 +201,144 @@ TEST_F(RolloutServiceTest, OneRequestStreamsItsPiecesAsTheyAreMade) {
   ASSERT_TRUE(rollout.ok()) << rollout.status().ToString();
   EXPECT_THAT(rollout->tokens, ElementsAre(5));
   EXPECT_THAT(pieces, ElementsAre(5));
+}
+
+TEST_F(RolloutServiceTest, EverythingThatARequestCanAskForReachesTheEngine) {
+  const GenerateRequest asked{.prompt = {1, 2},
+                              .max_new_tokens = 3,
+                              .temperature = 0.5F,
+                              .seed = 7,
+                              .stop = {9},
+                              .top_k = 4,
+                              .top_p = 0.25F,
+                              .min_new_tokens = 2,
+                              .top_logprobs = 5,
+                              .prompt_logprobs = true,
+                              .sample = 6,
+                              .kv_policy = KvPolicy::kKeep,
+                              .max_staleness = 0,
+                              .min_start_version = 8,
+                              .time_limit = seconds(10),
+                              .client = "loop"};
+  const std::jthread decode([&] { engine_.Sink(0).OnFinish(FinishReason::kLength, OkStatus()); });
+
+  ASSERT_TRUE(client_->Generate(asked, Patience()).ok());
+
+  EXPECT_EQ(engine_.request(0), asked);
+}
+
+TEST_F(RolloutServiceTest, AClientThatDoesNotNameItselfIsItsConnection) {
+  const std::jthread decode([&] {
+    for (const std::size_t i : {0, 1, 2}) engine_.Sink(i).OnFinish(FinishReason::kLength, OkStatus());
+  });
+  auto other = *RolloutClient::Connect(server_->address(), Patience());
+
+  ASSERT_TRUE(client_->Generate({.prompt = {1}}, Patience()).ok());
+  ASSERT_TRUE(client_->Generate({.prompt = {1}}, Patience()).ok());
+  ASSERT_TRUE(other->Generate({.prompt = {1}}, Patience()).ok());
+
+  EXPECT_FALSE(engine_.request(0).client.empty());
+  EXPECT_EQ(engine_.request(1).client, engine_.request(0).client);
+  EXPECT_NE(engine_.request(2).client, engine_.request(0).client);
+}
+
+TEST_F(RolloutServiceTest, WhatWasAskedForBesideTheTokensComesWithThem) {
+  const std::jthread decode([&] {
+    GenerateSink& sink = engine_.Sink(0);
+    sink.OnPrompt({.shared_tokens = 3, .logprobs = {-1.0F, -2.0F}, .version = 5, .kv_epoch = 4});
+    sink.OnToken({.id = 1, .logprob = -0.5F, .version = 5, .kv_epoch = 4, .top = {{1, -0.5F}, {8, -0.75F}}});
+    sink.OnToken({.id = 2,
+                  .logprob = -0.25F,
+                  .version = 6,
+                  .kv_epoch = 4,
+                  .top = {{2, -0.25F}},
+                  .flip_gap = std::chrono::microseconds(1234)});
+    sink.OnFinish(FinishReason::kLength, OkStatus());
+  });
+
+  const auto rollout = client_->Generate({.prompt = {1, 2, 3}}, Patience());
+
+  ASSERT_TRUE(rollout.ok()) << rollout.status().ToString();
+  ASSERT_TRUE(rollout->prompt.has_value());
+  EXPECT_EQ(rollout->prompt->shared_tokens, 3);
+  EXPECT_THAT(rollout->prompt->logprobs, ElementsAre(-1.0F, -2.0F));
+  EXPECT_EQ(rollout->prompt->version, 5U);
+  EXPECT_EQ(rollout->prompt->kv_epoch, 4U);
+  EXPECT_THAT(rollout->top, ElementsAre(ElementsAre(TokenLogprob{1, -0.5F}, TokenLogprob{8, -0.75F}),
+                                        ElementsAre(TokenLogprob{2, -0.25F})));
+  EXPECT_THAT(rollout->flip_gaps, ElementsAre(FlipGap{1, std::chrono::microseconds(1234)}));
+}
+
+TEST_F(RolloutServiceTest, SamplesOfOnePromptAreRequestsThatDifferByTheirNumber) {
+  const std::jthread decode([&] {
+    for (const std::int32_t sample : {0, 1, 2}) {
+      GenerateSink& sink = engine_.Sink(static_cast<std::size_t>(sample));
+      sink.OnToken({.id = 10 + sample, .logprob = -1.0F, .version = 1, .kv_epoch = 1});
+      sink.OnFinish(FinishReason::kLength, OkStatus());
+    }
+  });
+
+  const auto rollouts = client_->GenerateSamples({.prompt = {1, 2}, .seed = 3, .sample = 40}, 3, Patience());
+
+  ASSERT_TRUE(rollouts.ok()) << rollouts.status().ToString();
+  ASSERT_EQ(rollouts->size(), 3U);
+  for (const std::uint32_t sample : {0U, 1U, 2U}) {
+    EXPECT_THAT((*rollouts)[sample].tokens, ElementsAre(10 + static_cast<std::int32_t>(sample)));
+    EXPECT_EQ(engine_.request(sample).sample, 40 + sample);
+    EXPECT_EQ(engine_.request(sample).seed, 3U);
+    EXPECT_THAT(engine_.request(sample).prompt, ElementsAre(1, 2));
+  }
+}
+
+TEST_F(RolloutServiceTest, MoreSamplesThanABatchMayHaveAreRefused) {
+  Serve({.max_batch = 2});
+
+  EXPECT_EQ(client_->GenerateSamples({.prompt = {1}}, 3, Patience()).status().reason(), "bad_request");
+  EXPECT_EQ(client_->GenerateSamples({.prompt = {1}}, 0, Patience()).status().reason(), "bad_request");
+  EXPECT_EQ(client_->GenerateSamples({.prompt = {1}}, 1U << 31, Patience()).status().reason(), "bad_request");
+}
+
+TEST_F(RolloutServiceTest, ACancelledRolloutSaysWhyAndKeepsWhatItHas) {
+  const std::jthread decode([&] {
+    GenerateSink& sink = engine_.Sink(0);
+    sink.OnToken({.id = 5, .logprob = -0.5F, .version = 1, .kv_epoch = 1});
+    sink.OnFinish(FinishReason::kCancelled, Status::DeadlineExceeded("deadline", "its time is over"));
+  });
+
+  const auto rollout = client_->Generate({.prompt = {1}}, Patience());
+
+  ASSERT_TRUE(rollout.ok()) << rollout.status().ToString();
+  EXPECT_EQ(rollout->finish, FinishReason::kCancelled);
+  EXPECT_EQ(rollout->reason, "deadline");
+  EXPECT_THAT(rollout->tokens, ElementsAre(5));
+}
+
+// The engine asks after every token, as the scheduler does.
+TEST_F(RolloutServiceTest, AClientThatDoesNotReadFillsItsOwnQueueOnlyAndOthersGoOn) {
+  std::atomic<bool> full{false};
+  const auto slow = std::jthread([&] {
+    const auto rollout = client_->Generate({.prompt = {1}}, Patience(), {}, [&](const Rollout&) { full.wait(false); });
+    ASSERT_TRUE(rollout.ok()) << rollout.status().ToString();
+    EXPECT_EQ(rollout->finish, FinishReason::kCancelled);
+    EXPECT_EQ(rollout->reason, "slow_reader");
+  });
+  GenerateSink& unread = engine_.Sink(0);
+  std::int64_t taken = 0;
+  for (; !unread.Full(); ++taken) unread.OnToken({.id = 1, .logprob = -1.0F, .version = 1, .kv_epoch = 1});
+  auto other = *RolloutClient::Connect(server_->address(), Patience());
+  const std::jthread decode([&] {
+    engine_.Sink(1).OnToken({.id = 5, .logprob = -0.5F, .version = 1, .kv_epoch = 1});
+    engine_.Sink(1).OnFinish(FinishReason::kLength, OkStatus());
+  });
+
+  const auto rollout = other->Generate({.prompt = {2}}, Patience());
+  unread.OnFinish(FinishReason::kCancelled, Status::ResourceExhausted("slow_reader"));
+  full.store(true);
+  full.notify_all();
+
+  ASSERT_TRUE(rollout.ok()) << rollout.status().ToString();
+  EXPECT_THAT(rollout->tokens, ElementsAre(5));
+  EXPECT_LT(taken, std::int64_t{4} << 20);  // what lies in the queue and in the connection
 }
 
 TEST_F(RolloutServiceTest, AStreamBeyondTheLimitIsRefused) {
