@@ -49,6 +49,8 @@ Result<NetAddress> NetAddress::Parse(const std::string& text) {
   return address;
 }
 
+bool NetAddress::is_loopback() const { return host == "127.0.0.1" || host == "::1" || host == "localhost"; }
+
 std::string NetAddress::ToString() const {
   if (is_unix()) return std::string(kUnixPrefix) + unix_path;
   const bool v6 = host.find(':') != std::string::npos;

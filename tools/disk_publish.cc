@@ -14,14 +14,14 @@ namespace {
 constexpr std::string_view kTransport = "disk";
 
 // The highest number that the engine has committed in `run`, or, without one, in the run of its live version.
-Result<std::uint64_t> HighestOf(const std::string& address, const std::string& run, Deadline deadline,
+Result<std::uint64_t> HighestOf(const DiskPublish& publish, const std::string& address, Deadline deadline,
                                 const std::stop_token& stop) {
-  ASSIGN_OR_RETURN(const auto client, VersionStatusClient::Connect(address, deadline));
+  ASSIGN_OR_RETURN(const auto client, VersionStatusClient::Connect(address, deadline, publish.security));
   ASSIGN_OR_RETURN(const Json status, client->GetStatus(deadline, stop));
   if (!status.contains("live") || status["live"].is_null()) {
     return Status::FailedPrecondition("nothing_live", "no version is live yet; give --version and --new-run --run");
   }
-  const std::string of_run = run.empty() ? status["live"]["run"].get<std::string>() : run;
+  const std::string of_run = publish.run.empty() ? status["live"]["run"].get<std::string>() : publish.run;
   ASSIGN_OR_RETURN(const std::vector<Json> rows, client->ListVersions(deadline, stop));
   std::uint64_t highest = 0;
   for (const Json& row : rows) {
@@ -34,7 +34,7 @@ Result<std::uint64_t> HighestOf(const std::string& address, const std::string& r
 // Asks every replica; the first that cannot be asked is `peer` of the failure.
 Outcome NextNumber(const DiskPublish& publish, Deadline deadline, const std::stop_token& stop, std::uint64_t& number) {
   for (const std::string& address : publish.to) {
-    const auto highest = HighestOf(address, publish.run, deadline, stop);
+    const auto highest = HighestOf(publish, address, deadline, stop);
     if (!highest.ok()) return {highest.status(), address, "connect"};
     number = std::max(number, *highest + 1);
   }
@@ -82,7 +82,7 @@ Outcome PublishFromDisk(Program& program, const DiskPublish& publish) {
     std::vector<Worker> workers;
     for (std::size_t i = 0; i < reports.size(); ++i) {
       workers.emplace_back(fmt::format("load-{}", i), [&, i](std::stop_token) {
-        reports[i] = LoadVersionFromDisk(publish.to[i], version, deadline, stop);
+        reports[i] = LoadVersionFromDisk(publish.to[i], version, deadline, stop, publish.security);
       });
     }
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/peer_security.h"
 #include "tools/command.h"
 
 namespace bascule {
@@ -18,6 +19,7 @@ struct DiskPublish {
   bool new_run = false;
   std::vector<std::string> ignore;
   Duration deadline{};
+  ClientSecurity security;
 };
 
 // Each replica on its own, at the same time.

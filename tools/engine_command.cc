@@ -11,6 +11,7 @@
 #include "tools/kv_option.h"
 #include "tools/options.h"
 #include "tools/read_option.h"
+#include "tools/security_options.h"
 
 namespace bascule {
 namespace {
@@ -27,6 +28,7 @@ struct EngineOptions {
   std::uint64_t version = 0;
   Duration load_deadline = std::chrono::minutes(30);
   std::optional<int> tensor_parallel;
+  SecurityOptions security;
 };
 
 void SayReady(Output& out, const WeightVersion& version, const ReadSummary& read, double load_ms) {
@@ -57,10 +59,12 @@ ParallelLayout ParallelWanted(const EngineOptions& options, const LogicalCheckpo
 }
 
 Outcome RunEngine(Program& program, const EngineOptions& options) {
+  ASSIGN_OR_RETURN(ServerSecurity security, ServerSecurityOf(options.security));
   ASSIGN_OR_RETURN(auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
   EngineProcessOptions process = options.process;
   process.parallel = ParallelWanted(options, checkpoint);
   process.read = options.read;
+  process.security = std::move(security);
   process.flip = options.flip == "in_place" ? FlipMode::kInPlace : FlipMode::kShadow;
   process.stall_budget.refuse = options.over_budget == "refuse";
   ASSIGN_OR_RETURN(const auto engine, EngineProcess::Start(process, checkpoint));
@@ -120,6 +124,7 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
   app.add_option("--run", options.run, "run of the checkpoint's version")->capture_default_str();
   AddDuration(app, "--load-deadline", options.load_deadline, "by when the checkpoint is loaded");
   AddReadOptions(app, options.read);
+  AddServerSecurity(app, options.security);
 }
 
 }  // namespace

@@ -98,7 +98,7 @@ struct EngineProcess::Parts {
   Status OpenRoots(const EngineProcessOptions& options);
   Status MakeListeners();
   Status MakeReceiver(const EngineProcessOptions& wanted, Layout layout);
-  Status StartServer(const std::string& address);
+  Status StartServer(const std::string& address, const ServerSecurity& security);
   // The way of every version whose bytes this process reads itself.
   SendReport Stage(const LogicalCheckpoint& checkpoint, VersionOffer offer, std::vector<std::string> ignore,
                    Deadline deadline, std::stop_token stop);
@@ -156,7 +156,7 @@ Status EngineProcess::Parts::MakeReceiver(const EngineProcessOptions& wanted, La
   return OkStatus();
 }
 
-Status EngineProcess::Parts::StartServer(const std::string& address) {
+Status EngineProcess::Parts::StartServer(const std::string& address, const ServerSecurity& security) {
   status = std::make_unique<EngineVersionStatusService>(
       *receiver, VersionStatusOptions{.model = model, .serving = [this] { return ServingOf(decode->status()); }});
   rollout = std::make_unique<RolloutService>(*decode);
@@ -164,8 +164,10 @@ Status EngineProcess::Parts::StartServer(const std::string& address) {
       VersionLoadOptions{.load = [this](const VersionLoadRequest& request, Deadline deadline, std::stop_token stop) {
         return LoadFromDisk(request, deadline, std::move(stop));
       }});
-  ASSIGN_OR_RETURN(server, GrpcServer::Start(address, {control->service(), &status->service(), &rollout->service(),
-                                                       &load->service(), &grpc_listener->service()}));
+  ASSIGN_OR_RETURN(server, GrpcServer::Start(address,
+                                             {control->service(), &status->service(), &rollout->service(),
+                                              &load->service(), &grpc_listener->service()},
+                                             security));
   grpc_listener->SetAddress(server->address());
   return OkStatus();
 }
@@ -239,7 +241,7 @@ Result<std::unique_ptr<EngineProcess>> EngineProcess::Start(const EngineProcessO
   RETURN_IF_ERROR(parts->MakeDecoder(options, config, std::move(layout.tensors), dtype));
   RETURN_IF_ERROR(parts->MakeListeners());
   RETURN_IF_ERROR(parts->MakeReceiver(options, std::move(layout.layout)));
-  RETURN_IF_ERROR(parts->StartServer(options.listen));
+  RETURN_IF_ERROR(parts->StartServer(options.listen, options.security));
   parts->decode->Start([receiver = parts->receiver.get()] { return receiver->AcquireLive(); });
   return std::unique_ptr<EngineProcess>(new EngineProcess(std::move(parts)));
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/peer_security.h"
 #include "base/status.h"
 #include "bridge/manifest/manifest.h"
 #include "engine_side/decode/decode_engine.h"
@@ -35,6 +36,7 @@ struct EngineProcessOptions {
   KvPolicy kv_policy = KvPolicy::kRecompute;  // of requests that name none
   ReadOptions read;                           // of versions from disk
   std::vector<std::string> allow_roots;       // directories beneath which versions may be loaded on behalf of a peer
+  ServerSecurity security;
 };
 
 class EngineProcess {

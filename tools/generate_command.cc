@@ -15,6 +15,7 @@ struct GenerateOptions {
   std::optional<std::uint32_t> samples;
   bool stream = false;
   bool details = false;
+  SecurityOptions security;
 };
 
 Json SpansJson(const Rollout& rollout) {
@@ -122,7 +123,8 @@ Status Generate(Program& program, const GenerateOptions& options, RolloutClient&
 
 Outcome RunGenerate(Program& program, const GenerateOptions& options) {
   const Deadline deadline = Deadline::After(Clock::Real(), options.timeout);
-  const auto client = RolloutClient::Connect(options.address, Deadline::After(Clock::Real(), kAnswerTimeout));
+  ASSIGN_OR_RETURN(const ClientSecurity security, ClientSecurityOf(options.security));
+  const auto client = RolloutClient::Connect(options.address, Deadline::After(Clock::Real(), kAnswerTimeout), security);
   if (!client.ok()) return {client.status(), options.address, ""};
   return {Generate(program, options, **client, deadline), options.address, ""};
 }
@@ -181,6 +183,7 @@ Command GenerateCommand(CLI::App& parent) {
   app->add_option("--client", options->request.client, "in whose name; names take turns. Default: the connection");
   AddDuration(*app, "--time-limit", options->request.time_limit, "after which the engine ends it as cancelled");
   AddDuration(*app, "--timeout", options->timeout, "of the whole answer, after which this program gives up");
+  AddClientSecurity(*app, options->security);
   return {app, [options](Program& program) { return RunGenerate(program, *options); }};
 }
 

@@ -20,9 +20,10 @@
 #include "tools/rank_processes.h"
 #include "tools/rank_weights.h"
 #include "tools/read_option.h"
+#include "tools/security_options.h"
 #include "trainer_side/group_environment.h"
-#include "trainer_side/layouts/layout_spec.h"
 #include "trainer_side/grpc/version_status_service.h"
+#include "trainer_side/layouts/layout_spec.h"
 #include "trainer_side/weight_publisher.h"
 
 namespace bascule {
@@ -52,6 +53,7 @@ struct PublishOptions {
   std::uint64_t trainer_ranks = 1;
   std::string trainer_layout = "fsdp";
   bool as_trainer_rank = false;
+  SecurityOptions security;
 };
 
 // What this process sends: the checkpoint, or a trainer rank's part of it, and where it stands among the ranks.
@@ -60,12 +62,18 @@ struct Share {
   std::unique_ptr<RankWeights> weights;  // null: the checkpoint's own memory
 };
 
-// The ways a publisher can reach its replicas.
+// The ways a publisher can reach its replicas, and the ranks of a group each other.
 struct Dialers {
   GrpcControlDialer control;
   GrpcControlHost host;
   ShmDialer shm;
   GrpcDialer grpc;
+
+  // A rank calls its leader, which is a process of this host, and the replicas for routes.
+  Dialers(const ClientSecurity& security, ServerSecurity of_group, bool as_trainer_rank)
+      : control(as_trainer_rank ? ClientSecurity{.token = security.token} : security),
+        host(std::move(of_group)),
+        grpc(security) {}
 
   std::vector<TransportDialer*> For(const std::string& transport) {
     if (transport == "shm") return {&shm};
@@ -94,6 +102,15 @@ Result<WeightPublisherOptions> PublisherOptionsOf(const PublishOptions& options,
           : std::max<std::int64_t>(1, options.max_rate / static_cast<std::int64_t>(options.trainer_ranks));
   publisher.deadline = options.deadline;
   return publisher;
+}
+
+// Ranks of one host join with the token that their publisher has, if it has one.
+Result<ServerSecurity> GroupSecurityOf(const ClientSecurity& security) {
+  ServerSecurity of_group;
+  if (security.token.empty()) return of_group;
+  ASSIGN_OR_RETURN(TokenTable tokens, TokenTable::Parse(security.token + " publish"));
+  of_group.tokens = std::make_shared<const TokenTable>(std::move(tokens));
+  return of_group;
 }
 
 Result<Share> ShareOf(const PublishOptions& options, const LogicalCheckpoint& checkpoint, ControlHost& host) {
@@ -168,13 +185,15 @@ Outcome TellAsMember(const Result<PublishReport>& report, const std::string& lea
   return heard ? Outcome() : Outcome(report->replicas.front().status);
 }
 
-Outcome PublishAsTrainer(Program& program, const PublishOptions& options) {
+Outcome PublishAsTrainer(Program& program, const PublishOptions& options, const ClientSecurity& security) {
+  ASSIGN_OR_RETURN(const ServerSecurity served, ServerSecurityOf(options.security));
+  ASSIGN_OR_RETURN(ServerSecurity of_group, GroupSecurityOf(security));
   ASSIGN_OR_RETURN(const auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
   if (checkpoint.artifact() != nullptr) {
     ASSIGN_OR_RETURN(const ArtifactCheck check, CheckArtifact(*checkpoint.artifact()));
     RETURN_IF_ERROR(check.ToStatus(checkpoint.path()));
   }
-  Dialers dialers;
+  Dialers dialers(security, std::move(of_group), options.as_trainer_rank);
   ASSIGN_OR_RETURN(const Share share, ShareOf(options, checkpoint, dialers.host));
   const WeightSource* held = share.weights.get();
   ASSIGN_OR_RETURN(TensorSource source, TensorSourceOf(held == nullptr ? checkpoint.source() : *held));
@@ -190,7 +209,7 @@ Outcome PublishAsTrainer(Program& program, const PublishOptions& options) {
   PublisherVersionStatusService status(*publisher);
   std::unique_ptr<GrpcServer> server;
   if (!options.listen.empty() && !options.as_trainer_rank) {
-    ASSIGN_OR_RETURN(server, GrpcServer::Start(options.listen, {&status.service()}));
+    ASSIGN_OR_RETURN(server, GrpcServer::Start(options.listen, {&status.service()}, served));
     server->SetServing(true);
     program.out.PrintListening(server->address());
   }
@@ -205,14 +224,16 @@ Outcome PublishAsTrainer(Program& program, const PublishOptions& options) {
 }
 
 Outcome RunPublish(Program& program, const PublishOptions& options) {
-  if (!options.from_disk) return PublishAsTrainer(program, options);
+  ASSIGN_OR_RETURN(const ClientSecurity security, ClientSecurityOf(options.security));
+  if (!options.from_disk) return PublishAsTrainer(program, options, security);
   return PublishFromDisk(program, {.path = options.checkpoint,
                                    .to = options.to,
                                    .version = options.version,
                                    .run = options.run,
                                    .new_run = options.new_run,
                                    .ignore = options.ignore,
-                                   .deadline = options.deadline});
+                                   .deadline = options.deadline,
+                                   .security = security});
 }
 
 void AddPublishOptions(CLI::App& app, PublishOptions& options) {
@@ -247,6 +268,7 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
   AddDuration(app, "--deadline", options.deadline, "of the whole publish");
   AddAddress(app, "--listen", options.listen, "serve the publisher's own status meanwhile");
   AddReadOptions(app, options.read);
+  AddBothSecurity(app, options.security);
 }
 
 }  // namespace

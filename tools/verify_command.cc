@@ -15,6 +15,7 @@
 #include "tools/logical_checkpoint.h"
 #include "tools/options.h"
 #include "tools/read_option.h"
+#include "tools/security_options.h"
 
 namespace bascule {
 namespace {
@@ -23,6 +24,7 @@ struct VerifyOptions {
   std::string a, b;
   ReadOptions read;
   Duration timeout = std::chrono::minutes(2);
+  SecurityOptions security;
 };
 
 // One side of the comparison: files, whose bytes can be digested in another type, or the digests of an engine.
@@ -38,8 +40,10 @@ struct Content {
 // By tensor, the first reason found.
 using Differences = std::map<std::string, std::string>;
 
-Result<Content> ReadEngine(Program& program, const std::string& address, Deadline deadline) {
-  ASSIGN_OR_RETURN(const auto client, VersionStatusClient::Connect(address, deadline));
+Result<Content> ReadEngine(Program& program, const std::string& address, const VerifyOptions& options,
+                           Deadline deadline) {
+  ASSIGN_OR_RETURN(const ClientSecurity security, ClientSecurityOf(options.security));
+  ASSIGN_OR_RETURN(const auto client, VersionStatusClient::Connect(address, deadline, security));
   ASSIGN_OR_RETURN(const LiveDigests live, client->DigestLive(deadline, program.interrupt.token()));
   Content content{address, std::nullopt, {}, {}, {}};
   for (std::size_t t = 0; t < live.tensors.size(); ++t) {
@@ -163,7 +167,7 @@ Outcome RunVerify(Program& program, const VerifyOptions& options) {
   for (const std::string& side : {options.a, options.b}) {
     std::error_code ignored;
     const bool is_engine = !std::filesystem::exists(side, ignored) && NetAddress::Parse(side).ok();
-    auto content = is_engine ? ReadEngine(program, side, deadline) : ReadFiles(side, read);
+    auto content = is_engine ? ReadEngine(program, side, options, deadline) : ReadFiles(side, read);
     if (!content.ok()) return {content.status(), is_engine ? side : "", ""};
     sides.push_back(std::move(*content));
   }
@@ -184,6 +188,7 @@ Command VerifyCommand(CLI::App& parent) {
   app->add_option("b", options->b, "likewise")->required();
   AddDuration(*app, "--timeout", options->timeout, "how long to wait for an engine to digest its memory");
   AddReadOptions(*app, options->read);
+  AddClientSecurity(*app, options->security);
   return {app, [options](Program& program) { return RunVerify(program, *options); }};
 }
 

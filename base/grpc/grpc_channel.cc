@@ -4,6 +4,7 @@
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 
+#include "base/grpc/grpc_credentials_internal.h"
 #include "base/grpc/grpc_log_internal.h"
 #include "base/net_address.h"
 
@@ -14,8 +15,9 @@ std::chrono::system_clock::time_point GrpcDeadline(Deadline deadline, Clock& clo
          std::chrono::duration_cast<std::chrono::system_clock::duration>(deadline.Left(clock));
 }
 
-Result<std::shared_ptr<grpc::Channel>> MakeGrpcChannel(const std::string& address) {
+Result<std::shared_ptr<grpc::Channel>> MakeGrpcChannel(const std::string& address, const ClientSecurity& security) {
   ASSIGN_OR_RETURN(const NetAddress parsed, NetAddress::Parse(address));
+  ASSIGN_OR_RETURN(const auto credentials, ChannelCredentialsFor(parsed, security));
   RouteGrpcLog();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -26,11 +28,13 @@ Result<std::shared_ptr<grpc::Channel>> MakeGrpcChannel(const std::string& addres
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetMaxReceiveMessageSize(kGrpcMessageBytes);
   arguments.SetMaxSendMessageSize(kGrpcMessageBytes);
-  return grpc::CreateCustomChannel(parsed.ToString(), grpc::InsecureChannelCredentials(), arguments);
+  if (!security.server_name.empty()) arguments.SetSslTargetNameOverride(security.server_name);
+  return grpc::CreateCustomChannel(parsed.ToString(), credentials, arguments);
 }
 
-Result<std::shared_ptr<grpc::Channel>> ConnectGrpcChannel(const std::string& address, Deadline deadline, Clock& clock) {
-  ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeGrpcChannel(address));
+Result<std::shared_ptr<grpc::Channel>> ConnectGrpcChannel(const std::string& address, Deadline deadline, Clock& clock,
+                                                          const ClientSecurity& security) {
+  ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeGrpcChannel(address, security));
   const auto until = GrpcDeadline(deadline, clock);
   while (true) {
     const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);

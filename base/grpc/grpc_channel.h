@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/peer_security.h"
 #include "base/status.h"
 
 namespace grpc {
@@ -14,8 +15,8 @@ class Channel;
 
 namespace bascule {
 
-// A peer whose host is gone says nothing: while a call is open, both sides ask so often, and wait so long for an answer,
-// before the call ends as "peer_lost".
+// A peer whose host is gone says nothing: while a call is open, both sides ask so often, and wait so long for an
+// answer, before the call ends as "peer_lost".
 inline constexpr int kGrpcKeepaliveMs = 10'000;
 inline constexpr int kGrpcKeepaliveTimeoutMs = 10'000;
 
@@ -24,13 +25,15 @@ inline constexpr int kGrpcMessageBytes = 16 << 20;
 
 // Thread-safety of a channel: thread-safe. Shared: gRPC's stubs want it so.
 //
-// InvalidArgument "bad_address"
-Result<std::shared_ptr<grpc::Channel>> MakeGrpcChannel(const std::string& address);
+// InvalidArgument "bad_address" | "bad_token"
+// InvalidArgument "token_in_the_clear"  a token, no TLS, and an address of another host
+Result<std::shared_ptr<grpc::Channel>> MakeGrpcChannel(const std::string& address, const ClientSecurity& security = {});
 
 // As above and connected; at once "peer_unreachable" where nobody listens.
 //
-// Unavailable "peer_unreachable"; DeadlineExceeded "deadline"; InvalidArgument "bad_address"
-Result<std::shared_ptr<grpc::Channel>> ConnectGrpcChannel(const std::string& address, Deadline deadline, Clock& clock);
+// Unavailable "peer_unreachable"; DeadlineExceeded "deadline"; and as MakeGrpcChannel
+Result<std::shared_ptr<grpc::Channel>> ConnectGrpcChannel(const std::string& address, Deadline deadline, Clock& clock,
+                                                          const ClientSecurity& security = {});
 
 // A deadline in gRPC's time.
 std::chrono::system_clock::time_point GrpcDeadline(Deadline deadline, Clock& clock);

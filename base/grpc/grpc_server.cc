@@ -15,7 +15,9 @@
 #include <mutex>
 
 #include "base/grpc/grpc_channel.h"
+#include "base/grpc/grpc_credentials_internal.h"
 #include "base/grpc/grpc_log_internal.h"
+#include "base/log.h"
 #include "base/net_address.h"
 
 namespace bascule {
@@ -75,14 +77,24 @@ Status WhyNotBound(const NetAddress& address) {
   return Status::Unavailable("cannot_listen", fmt::format("{}: {}", address.ToString(), std::strerror(error)));
 }
 
+void WarnIfOpen(const NetAddress& address, const ServerSecurity& security) {
+  if (address.is_unix() || address.is_loopback()) return;
+  if (security.tokens != nullptr || !security.client_ca_pem.empty()) return;
+  LogWarn("open_to_the_network",
+          "address={} tls={} tokens=no: whoever reaches it may call everything, also replace weights",
+          address.ToString(), security.identity.empty() ? "no" : "server");
+}
+
 }  // namespace
 
 GrpcServer::GrpcServer(std::unique_ptr<grpc::Server> server, std::string address)
     : server_(std::move(server)), address_(std::move(address)) {}
 
 Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const std::string& address,
-                                                      const std::vector<grpc::Service*>& services) {
+                                                      const std::vector<grpc::Service*>& services,
+                                                      const ServerSecurity& security) {
   ASSIGN_OR_RETURN(NetAddress parsed, NetAddress::Parse(address));
+  ASSIGN_OR_RETURN(const auto credentials, ServerCredentialsFor(parsed, security));
   if (parsed.is_unix()) RETURN_IF_ERROR(CheckUnixPathIsFree(parsed));
   EnablePluginsOnce();
   grpc::ServerBuilder builder;
@@ -95,13 +107,14 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const std::string& address
   builder.SetMaxReceiveMessageSize(kGrpcMessageBytes);
   builder.SetMaxSendMessageSize(kGrpcMessageBytes);
   int bound_port = 0;
-  builder.AddListeningPort(parsed.ToString(), grpc::InsecureServerCredentials(), &bound_port);
+  builder.AddListeningPort(parsed.ToString(), credentials, &bound_port);
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || bound_port == 0) return WhyNotBound(parsed);
   if (!parsed.is_unix()) parsed.port = static_cast<std::uint16_t>(bound_port);
   auto result = std::unique_ptr<GrpcServer>(new GrpcServer(std::move(server), parsed.ToString()));
   result->SetServing(false);
+  WarnIfOpen(parsed, security);
   return result;
 }
 

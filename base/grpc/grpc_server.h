@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/peer_security.h"
 #include "base/status.h"
 
 namespace grpc {
@@ -19,11 +20,15 @@ namespace bascule {
 // Thread-safety: thread-safe.
 class GrpcServer {
  public:
-  // Port 0 binds a free one. `services` are borrowed: they outlive the server. Health says "not serving" at first.
+  // Port 0 binds a free one. `services` are borrowed: they outlive the server. Health says "not serving" at first. With
+  // tokens in `security` every call of every service is checked, health and reflection included. An address that other
+  // hosts can reach is logged as a warning where neither TLS of both sides nor tokens keep them out.
   //
   // InvalidArgument "bad_address"; FailedPrecondition "address_in_use"; Unavailable "cannot_listen"
+  // InvalidArgument "token_in_the_clear"  tokens, no TLS, and an address that other hosts can reach
   static Result<std::unique_ptr<GrpcServer>> Start(const std::string& address,
-                                                   const std::vector<grpc::Service*>& services);
+                                                   const std::vector<grpc::Service*>& services,
+                                                   const ServerSecurity& security = {});
   ~GrpcServer();  // Stop, without grace
 
   // The bound address, in the form of NetAddress.

@@ -42,6 +42,10 @@ std::string_view ReasonOf(StatusCode code) {
       return "cancelled";
     case StatusCode::kUnimplemented:
       return "wrong_service";
+    case StatusCode::kUnauthenticated:
+      return "unauthenticated";
+    case StatusCode::kPermissionDenied:
+      return "permission_denied";
     default:
       return "rpc_failed";
   }

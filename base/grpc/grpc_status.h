@@ -15,7 +15,7 @@ inline constexpr std::size_t kGrpcErrorTextBytes = 2048;
 grpc::Status ToGrpc(const Status& status);
 
 // An error that gRPC itself made has no reason of ours: it becomes "peer_lost" (UNAVAILABLE), "deadline", "cancelled",
-// "wrong_service" (UNIMPLEMENTED) or "rpc_failed".
+// "wrong_service" (UNIMPLEMENTED), "unauthenticated", "permission_denied" or "rpc_failed".
 Status FromGrpc(const grpc::Status& status);
 
 }  // namespace bascule

@@ -34,8 +34,8 @@ Status ReadInto(const v1::LoadVersionResponse& answer, SendReport& report) {
 }
 
 Status Call(const std::string& address, const DiskVersion& version, Deadline deadline, const std::stop_token& stop,
-            SendReport& report) {
-  ASSIGN_OR_RETURN(const auto channel, ConnectGrpcChannel(address, deadline, Clock::Real()));
+            const ClientSecurity& security, SendReport& report) {
+  ASSIGN_OR_RETURN(const auto channel, ConnectGrpcChannel(address, deadline, Clock::Real(), security));
   report.phase = SendPhase::kOffer;
   grpc::ClientContext context;
   context.set_deadline(GrpcDeadline(deadline, Clock::Real()));
@@ -55,10 +55,10 @@ Status Call(const std::string& address, const DiskVersion& version, Deadline dea
 }  // namespace
 
 SendReport LoadVersionFromDisk(const std::string& address, const DiskVersion& version, Deadline deadline,
-                               std::stop_token stop) {
+                               std::stop_token stop, const ClientSecurity& security) {
   SendReport report;
   report.version.number = version.number;
-  report.status = Call(address, version, deadline, stop, report);
+  report.status = Call(address, version, deadline, stop, security, report);
   return report;
 }
 

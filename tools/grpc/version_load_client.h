@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/peer_security.h"
 #include "base/status.h"
 #include "bridge/send/publish_session.h"
 
@@ -27,6 +28,6 @@ struct DiskVersion {
 // Unavailable "peer_unreachable" | "peer_lost"; DeadlineExceeded "deadline"; Cancelled "interrupted" (`stop`)
 // and what the engine answers
 SendReport LoadVersionFromDisk(const std::string& address, const DiskVersion& version, Deadline deadline,
-                               std::stop_token stop);
+                               std::stop_token stop, const ClientSecurity& security = {});
 
 }  // namespace bascule

@@ -47,9 +47,9 @@ struct VersionStatusClient::Connection {
   std::unique_ptr<v1::VersionStatus::Stub> stub;
 };
 
-Result<std::unique_ptr<VersionStatusClient>> VersionStatusClient::Connect(const std::string& address,
-                                                                          Deadline deadline) {
-  ASSIGN_OR_RETURN(const auto channel, ConnectGrpcChannel(address, deadline, Clock::Real()));
+Result<std::unique_ptr<VersionStatusClient>> VersionStatusClient::Connect(const std::string& address, Deadline deadline,
+                                                                          const ClientSecurity& security) {
+  ASSIGN_OR_RETURN(const auto channel, ConnectGrpcChannel(address, deadline, Clock::Real(), security));
   auto connection = std::make_unique<Connection>(Connection{v1::VersionStatus::NewStub(channel)});
   return std::unique_ptr<VersionStatusClient>(new VersionStatusClient(std::move(connection)));
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/peer_security.h"
 #include "base/status.h"
 #include "bridge/layout/layout.h"
 #include "bridge/manifest/manifest.h"
@@ -37,7 +38,8 @@ struct LiveDigests {
 class VersionStatusClient {
  public:
   // Unavailable "peer_unreachable"; DeadlineExceeded "deadline"; InvalidArgument "bad_address"
-  static Result<std::unique_ptr<VersionStatusClient>> Connect(const std::string& address, Deadline deadline);
+  static Result<std::unique_ptr<VersionStatusClient>> Connect(const std::string& address, Deadline deadline,
+                                                              const ClientSecurity& security = {});
   ~VersionStatusClient();
 
   Result<Json> GetStatus(Deadline deadline, std::stop_token stop);

@@ -85,7 +85,7 @@ GrpcControlService::~GrpcControlService() = default;
 grpc::Service* GrpcControlService::service() { return impl_.get(); }
 
 Result<std::unique_ptr<ControlChannel>> GrpcControlDialer::Dial(const std::string& address, Deadline deadline) {
-  ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, ConnectGrpcChannel(address, deadline, clock_));
+  ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, ConnectGrpcChannel(address, deadline, clock_, security_));
   return std::unique_ptr<ControlChannel>(
       std::make_unique<StreamChannel>(std::make_unique<ClientFrameStream>(std::move(channel), address), clock_));
 }
@@ -112,7 +112,7 @@ class ServerOfOne final : public ControlHost::Listener {
 Result<std::unique_ptr<ControlHost::Listener>> GrpcControlHost::Listen(const std::string& address,
                                                                        ControlHandler handler) {
   auto service = std::make_unique<GrpcControlService>(std::move(handler), clock_);
-  ASSIGN_OR_RETURN(auto server, GrpcServer::Start(address, {service->service()}));
+  ASSIGN_OR_RETURN(auto server, GrpcServer::Start(address, {service->service()}, security_));
   server->SetServing(true);
   return std::unique_ptr<Listener>(std::make_unique<ServerOfOne>(std::move(service), std::move(server)));
 }

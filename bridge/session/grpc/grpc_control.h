@@ -5,8 +5,10 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/clock.h"
+#include "base/peer_security.h"
 #include "base/status.h"
 #include "bridge/session/control.h"
 
@@ -31,20 +33,24 @@ class GrpcControlService {
 // Addresses are NetAddress's forms. A peer that offers no WeightSync fails the first Receive with "wrong_service".
 class GrpcControlDialer final : public ControlDialer {
  public:
-  explicit GrpcControlDialer(Clock& clock = Clock::Real()) : clock_(clock) {}
+  explicit GrpcControlDialer(ClientSecurity security = {}, Clock& clock = Clock::Real())
+      : security_(std::move(security)), clock_(clock) {}
   Result<std::unique_ptr<ControlChannel>> Dial(const std::string& address, Deadline deadline) override;
 
  private:
+  const ClientSecurity security_;
   Clock& clock_;
 };
 
 // Each listener is a server of its own. Addresses are NetAddress's forms; port 0 binds a free one.
 class GrpcControlHost final : public ControlHost {
  public:
-  explicit GrpcControlHost(Clock& clock = Clock::Real()) : clock_(clock) {}
+  explicit GrpcControlHost(ServerSecurity security = {}, Clock& clock = Clock::Real())
+      : security_(std::move(security)), clock_(clock) {}
   Result<std::unique_ptr<Listener>> Listen(const std::string& address, ControlHandler handler) override;
 
  private:
+  const ServerSecurity security_;
   Clock& clock_;
 };
 

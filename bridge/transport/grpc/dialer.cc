@@ -16,7 +16,8 @@ Result<std::unique_ptr<BucketSender>> GrpcDialer::Dial(const TransportEndpoint& 
   if (!CanReach(endpoint)) {
     return Status::Unavailable("peer_unreachable", fmt::format("'{}' cannot be dialled", endpoint.address));
   }
-  ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, ConnectGrpcChannel(endpoint.address, deadline, clock_));
+  ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
+                   ConnectGrpcChannel(endpoint.address, deadline, clock_, security_));
   return OpenGrpcRoute(std::move(channel), hello, deadline, clock_);
 }
 

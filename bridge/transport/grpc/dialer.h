@@ -4,14 +4,17 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
+#include "base/peer_security.h"
 #include "bridge/transport/transport.h"
 
 namespace bascule {
 
 class GrpcDialer final : public TransportDialer {
  public:
-  explicit GrpcDialer(Clock& clock = Clock::Real()) : clock_(clock) {}
+  explicit GrpcDialer(ClientSecurity security = {}, Clock& clock = Clock::Real())
+      : security_(std::move(security)), clock_(clock) {}
 
   TransportKind kind() const override { return TransportKind::kGrpc; }
   // The address can be dialled; whether anybody answers is not asked.
@@ -20,6 +23,7 @@ class GrpcDialer final : public TransportDialer {
                                              Deadline deadline) override;
 
  private:
+  const ClientSecurity security_;
   Clock& clock_;
 };
 

@@ -203,8 +203,9 @@ struct RolloutClient::Connection {
   std::unique_ptr<v1::Rollout::Stub> stub;
 };
 
-Result<std::unique_ptr<RolloutClient>> RolloutClient::Connect(const std::string& address, Deadline deadline) {
-  ASSIGN_OR_RETURN(const auto channel, ConnectGrpcChannel(address, deadline, Clock::Real()));
+Result<std::unique_ptr<RolloutClient>> RolloutClient::Connect(const std::string& address, Deadline deadline,
+                                                              const ClientSecurity& security) {
+  ASSIGN_OR_RETURN(const auto channel, ConnectGrpcChannel(address, deadline, Clock::Real(), security));
   auto connection = std::make_unique<Connection>(Connection{v1::Rollout::NewStub(channel)});
   return std::unique_ptr<RolloutClient>(new RolloutClient(std::move(connection)));
 }

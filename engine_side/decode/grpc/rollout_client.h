@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/peer_security.h"
 #include "base/status.h"
 #include "engine_side/decode/decode_engine.h"
 
@@ -48,7 +49,8 @@ struct Rollout {
 class RolloutClient {
  public:
   // Unavailable "peer_unreachable"; DeadlineExceeded "deadline"; InvalidArgument "bad_address"
-  static Result<std::unique_ptr<RolloutClient>> Connect(const std::string& address, Deadline deadline);
+  static Result<std::unique_ptr<RolloutClient>> Connect(const std::string& address, Deadline deadline,
+                                                        const ClientSecurity& security = {});
   ~RolloutClient();
 
   // Waits for the whole rollout; `on_piece` sees each piece as it comes (spans count from the first new token). A stop
