@@ -177,9 +177,9 @@ class EndToEndTest(unittest.TestCase):
         self.env = {"XDG_RUNTIME_DIR": str(self.runtime)}
         self.addCleanup(shutil.rmtree, self.runtime, ignore_errors=True)
 
-    def start(self, *arguments, before=None):
+    def start(self, *arguments, before=None, env=None):
         """Any command, killed at the end of the test if it still runs."""
-        running = Running(*arguments, env=self.env, before=before)
+        running = Running(*arguments, env={**self.env, **(env or {})}, before=before)
         self.addCleanup(running.kill)
         return running
 

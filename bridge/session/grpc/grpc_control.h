@@ -30,7 +30,8 @@ class GrpcControlService {
   const std::unique_ptr<Impl> impl_;
 };
 
-// Addresses are NetAddress's forms. A peer that offers no WeightSync fails the first Receive with "wrong_service".
+// Addresses are NetAddress's forms. A peer that offers no WeightSync fails the first Receive with "wrong_service", one
+// that refuses the caller with "unauthenticated" or "permission_denied"; so do Sends that come later.
 class GrpcControlDialer final : public ControlDialer {
  public:
   explicit GrpcControlDialer(ClientSecurity security = {}, Clock& clock = Clock::Real())

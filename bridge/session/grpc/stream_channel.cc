@@ -51,7 +51,10 @@ Status StreamChannel::Send(const SessionMessage& message) {
                                                               bytes.size(), kMaxSessionMessageBytes));
   }
   MutexLock lock(mu_);
-  if (cancelled_ || ended_ || write_over_) return Status::Unavailable("peer_lost", peer_);
+  if (cancelled_) return Status::Unavailable("peer_lost", peer_);
+  if (ended_) return lost_;
+  // The stream has ended, and the reader is about to learn why: so does whoever receives.
+  if (write_over_) return OkStatus();
   if (outbox_bytes_ + bytes.size() > kOutboxBytes) {
     return Status::Unavailable("peer_lost", fmt::format("{} does not read", peer_));
   }
