@@ -37,9 +37,9 @@ std::vector<std::string> OwnCommandLine() {
   return words;
 }
 
-std::vector<std::string> EnvironmentOf(const TrainerGroup& group, int rank) {
-  const std::vector<std::string> own = {fmt::format("RANK={}", rank), fmt::format("WORLD_SIZE={}", group.world_size),
-                                        "BASCULE_LEADER=" + group.leader, "BASCULE_GROUP=" + group.name};
+std::vector<std::string> EnvironmentOf(const TrainerGroup& group, int rank, std::vector<std::string> own) {
+  own.insert(own.end(), {fmt::format("RANK={}", rank), fmt::format("WORLD_SIZE={}", group.world_size),
+                         "BASCULE_LEADER=" + group.leader, "BASCULE_GROUP=" + group.name});
   std::vector<std::string> variables = own;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text(*variable);
@@ -73,14 +73,15 @@ std::optional<siginfo_t> EndOf(pid_t pid) {
 
 }  // namespace
 
-Result<std::unique_ptr<RankProcesses>> RankProcesses::Start(const TrainerGroup& group) {
+Result<std::unique_ptr<RankProcesses>> RankProcesses::Start(const TrainerGroup& group,
+                                                            const std::vector<std::string>& own_variables) {
   std::unique_ptr<RankProcesses> ranks(new RankProcesses());
   std::vector<std::string> words = OwnCommandLine();
   words.emplace_back(kAsTrainerRank);
   const std::vector<char*> arguments = PointersTo(words);
   const pid_t parent = getpid();
   for (int rank = 1; rank < group.world_size; ++rank) {
-    std::vector<std::string> environment = EnvironmentOf(group, rank);
+    std::vector<std::string> environment = EnvironmentOf(group, rank, own_variables);
     const std::vector<char*> variables = PointersTo(environment);
     const pid_t pid = fork();
     if (pid == 0) Become(arguments.data(), variables.data(), parent);

@@ -1,6 +1,6 @@
-// The other trainer ranks of `publish --trainer-ranks`: this very program again, once for each, with the same command
-// line; it finds its place in the environment (trainer_side/group_environment.h). They end with this process, however
-// that ends, and Ctrl-C on the terminal reaches this process alone.
+// The other trainer ranks of `publish --trainer-ranks`, or of another program that trains: this very program again,
+// once for each, with the same command line; it finds its place in the environment (trainer_side/group_environment.h).
+// They end with this process, however that ends, and Ctrl-C on the terminal reaches this process alone.
 //
 // Thread-safety: confined to the thread that starts them, which is the main one.
 #pragma once
@@ -22,10 +22,12 @@ inline constexpr const char* kAsTrainerRank = "--as-trainer-rank";
 
 class RankProcesses {
  public:
-  // Starts ranks 1 and up of `group`, whose leader can be dialled.
+  // Starts ranks 1 and up of `group`, whose leader can be dialled; `variables`, each NAME=VALUE, are further ones for
+  // their environment.
   //
   // Unavailable "cannot_spawn"
-  static Result<std::unique_ptr<RankProcesses>> Start(const TrainerGroup& group);
+  static Result<std::unique_ptr<RankProcesses>> Start(const TrainerGroup& group,
+                                                      const std::vector<std::string>& variables = {});
   ~RankProcesses();  // kills and reaps those that have not ended
 
   // Unavailable "rank_lost"  one has ended, and not well: which, and how

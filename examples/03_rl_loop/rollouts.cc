@@ -63,15 +63,17 @@ Background<SampledBatch> RolloutSampler::Request(std::uint64_t number) {
 std::vector<GenerateRequest> RolloutSampler::RequestsOf(std::uint64_t number) const {
   const std::uint64_t batch_seed = Mix(Mix(options_.seed) ^ number);
   std::mt19937_64 random(batch_seed);
+  const int begin = options_.prompt_count * options_.rank / options_.ranks;
+  const int end = options_.prompt_count * (options_.rank + 1) / options_.ranks;
   std::vector<GenerateRequest> requests;
-  for (int p = 0; p < options_.prompt_count; ++p) {
+  for (int p = 0; p < end; ++p) {
     const std::vector<TokenId> prompt = task_.SamplePrompt(random);
-    for (int g = 0; g < options_.group_size; ++g) {
+    for (int g = 0; g < options_.group_size && p >= begin; ++g) {
       GenerateRequest& request = requests.emplace_back();
       request.prompt = prompt;
       request.max_new_tokens = task_.response_tokens();
       request.temperature = options_.temperature;
-      request.seed = Mix(batch_seed + requests.size());
+      request.seed = Mix(batch_seed + static_cast<std::uint64_t>(p * options_.group_size + g + 1));
     }
   }
   return requests;
@@ -84,6 +86,7 @@ Result<SampledBatch> RolloutSampler::Sample(std::uint64_t number, std::stop_toke
       client_.GenerateBatch(requests, Deadline::After(Clock::Real(), kBatchTimeout), std::move(stop),
                             [this](std::size_t, const Rollout& piece) { tokens_received_ += piece.tokens.size(); }));
   SampledBatch batch;
+  batch.share = static_cast<double>(requests.size()) / static_cast<double>(options_.prompt_count * options_.group_size);
   batch.group_size = options_.group_size;
   batch.prompt_tokens = task_.prompt_tokens();
   batch.response_tokens = task_.response_tokens();

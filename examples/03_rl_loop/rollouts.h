@@ -19,10 +19,13 @@ struct RolloutOptions {
   int prompt_count = 24;
   int group_size = 16;  // responses to one prompt
   float temperature = 1.0F;
+  int rank = 0;   // of the trainer; each asks for its own share of the prompts
+  int ranks = 1;  // at most prompt_count
 };
 
-// Rows of one shape; the responses to one prompt lie in adjacent rows.
+// A trainer rank's part of a batch: rows of one shape; the responses to one prompt lie in adjacent rows.
 struct SampledBatch {
+  double share = 1;  // of all ranks' rows
   int group_size = 0;
   int prompt_tokens = 0;
   int response_tokens = 0;
@@ -43,7 +46,8 @@ class RolloutSampler {
   // `client` is borrowed.
   RolloutSampler(RolloutClient& client, SortTask task, RolloutOptions options);
 
-  // Asks for batch `number`; the engine decodes it under whatever versions are live meanwhile.
+  // Asks for this rank's part of batch `number`, which is the same whatever the number of ranks; the engine decodes it
+  // under whatever versions are live meanwhile.
   //
   // As RolloutClient::GenerateBatch; DataLoss "short_rollout"  a response ended early
   Background<SampledBatch> Request(std::uint64_t number);

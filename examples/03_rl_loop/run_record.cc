@@ -32,6 +32,7 @@ RunSummary Summarize(const RunRecord& record) {
     summary.stale_tokens += step.stale_tokens;
     if (!step.published) continue;
     ++summary.versions;
+    summary.parity_max = std::max(summary.parity_max, step.published->parity);
     summary.tokens_meanwhile += step.published->tokens_meanwhile;
     if (step.published->stall_us > 0) stalls.push_back(step.published->stall_us);
   }
@@ -65,8 +66,9 @@ std::string SummaryText(const RunSummary& summary) {
   if (summary.versions > 0) {
     text += fmt::format(
         "versions    {} published; each one's digest is the same in trainer and engine\n"
+        "parity      {:.5f}: the most by which probabilities of trainer and engine differ, of any version\n"
         "stall       p50 {:.1f} µs, p99 {:.1f} µs, max {:.1f} µs over {} flips while decoding\n",
-        summary.versions, summary.stall_us_p50, summary.stall_us_p99, summary.stall_us_max,
+        summary.versions, summary.parity_max, summary.stall_us_p50, summary.stall_us_p99, summary.stall_us_max,
         summary.flips_while_decoding);
   }
   return text + fmt::format(
@@ -80,19 +82,19 @@ std::string SummaryText(const RunSummary& summary) {
 std::string CsvText(const RunRecord& record) {
   std::string text =
       "step,reward,staleness,tokens,stale_tokens,ratio_deviation,clipped_share,entropy,version,digest,bytes,stage_ms,"
-      "verify_ms,stall_us,recomputed_requests,tokens_meanwhile\n";
+      "verify_ms,stall_us,recomputed_requests,tokens_meanwhile,parity\n";
   for (const StepRecord& step : record.steps) {
     text +=
         fmt::format("{},{:.6f},{:.6f},{},{},{:.6f},{:.6f},{:.6f},", step.step, step.reward, step.staleness, step.tokens,
                     step.stale_tokens, step.learn.ratio_deviation, step.learn.clipped_share, step.learn.entropy);
     if (!step.published) {
-      text += ",,,,,,,\n";
+      text += ",,,,,,,,\n";
       continue;
     }
     const PublishedVersion& published = *step.published;
-    text += fmt::format("{},{},{},{:.3f},{:.3f},{:.2f},{},{}\n", published.version.number,
+    text += fmt::format("{},{},{},{:.3f},{:.3f},{:.2f},{},{},{:.6f}\n", published.version.number,
                         published.version.digest.ToHex(), published.bytes, published.stage_ms, published.verify_ms,
-                        published.stall_us, published.recomputed, published.tokens_meanwhile);
+                        published.stall_us, published.recomputed, published.tokens_meanwhile, published.parity);
   }
   return text;
 }

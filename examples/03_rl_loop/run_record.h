@@ -37,6 +37,7 @@ struct RunSummary {
   std::int64_t tokens = 0;
   std::int64_t stale_tokens = 0;
   std::uint64_t tokens_meanwhile = 0;
+  double parity_max = 0;  // over the versions
   int flips_while_decoding = 0;
   double stall_us_p50 = 0, stall_us_p99 = 0, stall_us_max = 0;  // over the flips while decoding
   double seconds = 0;

@@ -1,7 +1,6 @@
 #include "examples/03_rl_loop/trainer.h"
 
-#include <torch/torch.h>
-
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -12,8 +11,9 @@
 #include "checkpoint/safetensors.h"
 #include "examples/03_rl_loop/grpo.h"
 #include "examples/03_rl_loop/policy.h"
-#include "examples/03_rl_loop/torch_tensor.h"
 #include "examples/03_rl_loop/trainer_rank.h"
+
+#include <torch/torch.h>
 
 namespace bascule::rl_loop {
 namespace {
@@ -57,27 +57,26 @@ RolloutBatch TensorsOf(const SampledBatch& batch) {
 
 struct Trainer::State {
   PolicyConfig config;
-  OptimizerOptions optimizer;
-  std::map<std::string, Dims> shapes;  // of whole parameters
-  std::vector<TrainerRank> ranks;
+  TensorMap initial;  // whole, of version 0
+  TrainerRank rank;
+  TorchTensors shards;
+  TensorMap parameters;  // whole, as gathered last
   int step = 0;
+
+  State(const TrainerOptions& options, Collective& ranks)
+      : initial(InitialTensors(config, options.seed)), rank(initial, ranks, {.total_steps = options.total_steps}) {}
 };
 
-Trainer::Trainer(const TrainerOptions& options) : state_(std::make_unique<State>()) {
+Trainer::Trainer(const TrainerOptions& options, Collective& ranks) {
   at::set_num_threads(1);  // the engine has the other core
-  state_->optimizer.total_steps = options.total_steps;
-  const TensorMap initial = InitialTensors(state_->config, options.seed);
-  for (const auto& [name, tensor] : initial) state_->shapes.emplace(name, ShapeOfTensor(tensor));
-  for (int r = 0; r < options.rank_count; ++r) {
-    state_->ranks.emplace_back(initial, r, options.rank_count, state_->optimizer);
-  }
+  state_ = std::make_unique<State>(options, ranks);
 }
 
 Trainer::~Trainer() = default;
 
 std::int64_t Trainer::parameter_count() const {
   std::int64_t count = 0;
-  for (const auto& [name, shape] : state_->shapes) count += TensorSpec{name, DType::kF32, shape}.Elements();
+  for (const auto& [name, tensor] : state_->initial) count += tensor.numel();
   return count;
 }
 
@@ -88,39 +87,55 @@ Status Trainer::WriteCheckpoint(const std::string& directory) const {
   if (std::ofstream config(config_path); !(config << ConfigJson(state_->config)).flush()) {
     return Status::Unavailable("cannot_write", config_path);
   }
-  const torch::NoGradGuard no_grad;
   std::vector<TensorSpec> specs;
   std::vector<torch::Tensor> rounded;
   std::vector<std::span<const std::byte>> data;
-  for (const auto& [name, tensor] : GatherTensors(state_->ranks)) {
+  for (const auto& [name, tensor] : state_->initial) {
     specs.push_back({name, DType::kBf16, ShapeOfTensor(tensor)});
-    rounded.push_back(tensor.to(torch::kBFloat16).contiguous());
+    rounded.push_back(tensor.to(torch::kBFloat16));
     data.emplace_back(static_cast<const std::byte*>(rounded.back().data_ptr()), rounded.back().nbytes());
   }
   return WriteSafetensors(directory + "/model.safetensors", specs, data, {{"format", "pt"}});
 }
 
-Result<TensorSource> Trainer::Source() const {
-  const int rank_count = static_cast<int>(state_->ranks.size());
-  TensorSource source(rank_count);
-  for (int r = 0; r < rank_count; ++r) {
-    for (const auto& [name, shard] : state_->ranks[static_cast<std::size_t>(r)].shards()) {
-      const Dims& shape = state_->shapes.at(name);
-      ASSIGN_OR_RETURN(const ShardView view, ViewOfRows(name, shape, RowsOfRank(shape[0], r, rank_count).begin, shard));
-      RETURN_IF_ERROR(source.Add(r, view));
-    }
-  }
+Result<TensorSource> Trainer::Source() {
+  RETURN_IF_ERROR(state_->rank.Describe(state_->shards));
+  TensorSource source(/*trainer_ranks=*/1);
+  RETURN_IF_ERROR(state_->shards.AddTo(source, 0));
   return source;
 }
 
-LearnReport Trainer::Learn(const SampledBatch& sampled) {
-  const RolloutBatch batch = TensorsOf(sampled);
-  const torch::Tensor logits = PolicyLogits(state_->config, GatherTensors(state_->ranks), batch.token_ids);
-  const GrpoLoss loss = ComputeGrpoLoss(batch, logits, GrpoOptions{});
-  loss.loss.backward();
-  return {loss.ratio_deviation, loss.clipped_share, loss.entropy};
+Status Trainer::CheckInPlace() const { return state_->shards.CheckInPlace(); }
+
+Status Trainer::Gather() {
+  ASSIGN_OR_RETURN(state_->parameters, state_->rank.Gather());
+  return OkStatus();
 }
 
-void Trainer::Step() { OptimizerStep(state_->ranks, state_->optimizer, state_->step++); }
+std::vector<float> Trainer::NextTokenLogprobs(const std::vector<std::vector<TokenId>>& prompts) const {
+  const torch::NoGradGuard no_grad;
+  TensorMap published;
+  for (const auto& [name, tensor] : state_->parameters) {
+    published.emplace(name, tensor.to(torch::kBFloat16).to(torch::kFloat32));
+  }
+  std::vector<float> logprobs;
+  for (const std::vector<TokenId>& prompt : prompts) {
+    const torch::Tensor ids = torch::tensor(prompt, torch::kInt64).unsqueeze(0);
+    const torch::Tensor last = PolicyLogits(state_->config, published, ids)[0][-1].log_softmax(0).contiguous();
+    logprobs.insert(logprobs.end(), last.data_ptr<float>(), last.data_ptr<float>() + last.numel());
+  }
+  return logprobs;
+}
+
+Result<LearnReport> Trainer::Learn(const SampledBatch& sampled) {
+  const RolloutBatch batch = TensorsOf(sampled);
+  const torch::Tensor logits = PolicyLogits(state_->config, state_->parameters, batch.token_ids);
+  const GrpoLoss loss = ComputeGrpoLoss(batch, logits, GrpoOptions{});
+  (loss.loss * sampled.share).backward();
+  RETURN_IF_ERROR(state_->rank.ReduceGradients());
+  return LearnReport{loss.ratio_deviation, loss.clipped_share, loss.entropy};
+}
+
+Status Trainer::Step() { return state_->rank.Step(state_->step++).status(); }
 
 }  // namespace bascule::rl_loop

@@ -1,19 +1,26 @@
 // One trainer rank: the fp32 masters and the optimizer state of its share of every parameter.
 //
-// As in fully sharded data parallelism no rank holds a whole parameter: rank r of n holds the r-th of n nearly equal
-// runs of rows. GatherTensors puts the rows of all ranks together for a forward pass; the backward pass through it
-// leaves on each rank the gradients of the rows that it holds.
+// As in fully sharded data parallelism no rank holds a whole parameter for long. The parameters of a layer are
+// flattened, concatenated, padded and cut evenly by element over the ranks (trainer_side/layouts/
+// flat_parameter_layout.h); where a cut falls in a parameter is nobody's concern. Gather puts the pieces of all ranks
+// together for a forward pass; ReduceGradients sums what the ranks' backward passes left on the whole and keeps this
+// rank's piece. (A sum of everything, then a cut: gloo has no reduce-scatter.)
 //
 // Thread-safety: thread-compatible.
 #pragma once
 
-#include <torch/optim/adamw.h>
-
 #include <cstdint>
 #include <memory>
-#include <span>
+#include <string>
+#include <vector>
 
-#include "policy.h"
+#include "base/status.h"
+#include "examples/03_rl_loop/collective.h"
+#include "trainer_side/torch/torch_tensors.h"
+
+#include "examples/03_rl_loop/policy.h"  // torch's headers come after ours: they bring a CHECK of their own
+
+#include <torch/optim/adamw.h>
 
 namespace bascule::rl_loop {
 
@@ -29,40 +36,36 @@ struct OptimizerOptions {
   double final_learning_rate_share = 0.1;
 };
 
-// A run of rows (indices of dimension 0).
-struct RowRange {
-  std::int64_t begin = 0;
-  std::int64_t count = 0;
-};
-
-RowRange RowsOfRank(std::int64_t row_count, int rank, int rank_count);
-
-class TrainerRank {
- public:
-  // Copies this rank's rows out of `full`.
-  TrainerRank(const TensorMap& full, int rank, int rank_count, const OptimizerOptions& options);
-
-  // The fp32 masters of this rank's rows, under the names of the whole parameters. Contiguous; they change in place.
-  const TensorMap& shards() const { return shards_; }
-
-  // Sum of the squares of all gradients on this rank.
-  double GradSquareSum() const;
-  void ScaleGrads(double factor);
-  // One AdamW step on the masters; the gradients are gone afterwards.
-  void ApplyGrads(double learning_rate);
-
- private:
-  TensorMap shards_;
-  std::unique_ptr<torch::optim::AdamW> optimizer_;
-};
-
-// Whole parameters, connected to the shards for the backward pass.
-TensorMap GatherTensors(std::span<const TrainerRank> ranks);
-
 // The rate of step `step`, which counts from 0.
 double LearningRate(const OptimizerOptions& options, int step);
 
-// One optimizer step on every rank, clipped by one gradient norm over all of them. Returns that norm before clipping.
-double OptimizerStep(std::span<TrainerRank> ranks, const OptimizerOptions& options, int step);
+class TrainerRank {
+ public:
+  // Copies this rank's pieces out of `full`. `ranks` is borrowed.
+  TrainerRank(const TensorMap& full, Collective& ranks, const OptimizerOptions& options);
+
+  // The flat shards, which change in place. As TorchTensors::AddFlat.
+  Status Describe(TorchTensors& tensors) const;
+
+  // As Collective, each of them on all ranks at once:
+  // Whole parameters under their names, connected to this rank's for the backward pass. The last ones lose theirs.
+  Result<TensorMap> Gather();
+  Status ReduceGradients();
+  // One AdamW step on the masters, clipped by one gradient norm over all ranks; gives that norm before clipping. The
+  // gradients are gone afterwards.
+  Result<double> Step(int step);
+
+ private:
+  struct Unit {
+    FlatPlacement placement;
+    torch::Tensor shard;  // fp32 master
+    torch::Tensor whole;  // as gathered last, with padding: where gradients arrive
+  };
+
+  Collective& ranks_;
+  const OptimizerOptions options_;
+  std::vector<Unit> units_;
+  std::unique_ptr<torch::optim::AdamW> optimizer_;
+};
 
 }  // namespace bascule::rl_loop

@@ -21,11 +21,17 @@ Status Differs(const WeightVersion& sent, const std::string& live) {
 Status Publication::AwaitPacked() { return handle_->WaitPacked(In(kPublishTimeout)); }
 
 Result<std::unique_ptr<VersionPublisher>> VersionPublisher::Create(const std::string& engine, std::string run,
-                                                                   TensorSource source, const RolloutSampler& sampler) {
-  std::unique_ptr<VersionPublisher> made(new VersionPublisher(sampler));
-  ASSIGN_OR_RETURN(made->status_, VersionStatusClient::Connect(engine, In(kAnswerTimeout)));
+                                                                   TrainerGroup group, TensorSource source,
+                                                                   const RolloutSampler& sampler,
+                                                                   const ParityProbe& probe) {
+  std::unique_ptr<VersionPublisher> made(new VersionPublisher(sampler, probe, /*leads=*/group.rank == 0));
   WeightPublisherOptions options;
-  options.replicas = {engine};
+  if (made->leads_) {
+    ASSIGN_OR_RETURN(made->status_, VersionStatusClient::Connect(engine, In(kAnswerTimeout)));
+    options.replicas = {engine};
+  }
+  options.group = std::move(group);
+  options.group.host = &made->host_;
   options.control = &made->control_;
   options.transports = {&made->shm_, &made->grpc_};
   options.run = std::move(run);
@@ -49,14 +55,18 @@ Result<PublishedVersion> VersionPublisher::AwaitOutcome(PublishHandle& handle, s
   const std::uint64_t tokens_after = sampler_.tokens_received();
   const ReplicaReport& replica = report.replicas.front();
   RETURN_IF_ERROR(replica.status);
-  RETURN_IF_ERROR(CheckStatus(report.version, std::move(stop)));
-  return PublishedVersion{.version = report.version,
-                          .bytes = report.bytes,
-                          .stage_ms = replica.stage_ms,
-                          .verify_ms = replica.verify_ms,
-                          .stall_us = replica.flip.flip_stall_us,
-                          .recomputed = replica.flip.kv.recomputed,
-                          .tokens_meanwhile = tokens_after - tokens_before};
+  PublishedVersion published = {.version = report.version,
+                                .bytes = report.bytes,
+                                .stage_ms = replica.stage_ms,
+                                .verify_ms = replica.verify_ms,
+                                .stall_us = replica.flip.flip_stall_us,
+                                .recomputed = replica.flip.kv.recomputed,
+                                .tokens_meanwhile = tokens_after - tokens_before};
+  if (leads_) {
+    RETURN_IF_ERROR(CheckStatus(report.version, stop));
+    ASSIGN_OR_RETURN(published.probe, probe_.Ask(report.version.number, stop));
+  }
+  return published;
 }
 
 Status VersionPublisher::CheckStatus(const WeightVersion& version, std::stop_token stop) {

@@ -1,4 +1,5 @@
-// Publishes the trainer's masters as versions, and checks of each that what the engine has live is what was sent.
+// Publishes the masters of all trainer ranks as versions: every rank sends what it holds, rank 0 leads, and checks of
+// each version that what the engine has live is what was sent.
 //
 // Thread-safety: confined to the training loop.
 #pragma once
@@ -14,6 +15,7 @@
 #include "bridge/transport/grpc/dialer.h"
 #include "bridge/transport/shm/dialer.h"
 #include "examples/03_rl_loop/background.h"
+#include "examples/03_rl_loop/parity_probe.h"
 #include "examples/03_rl_loop/rollouts.h"
 #include "tools/grpc/version_status_client.h"
 #include "trainer_side/weight_publisher.h"
@@ -22,6 +24,8 @@ namespace bascule::rl_loop {
 
 struct PublishedVersion {
   WeightVersion version;  // with the digest that the trainer ranks computed; the engine reported the same one
+  ProbeAnswer probe;      // the engine's, under this version; on rank 0
+  double parity = 0;      // DeviationOf that from what the trainer expects
   std::int64_t bytes = 0;
   double stage_ms = 0;
   double verify_ms = 0;
@@ -48,15 +52,20 @@ class Publication {
 
 class VersionPublisher {
  public:
-  // `sampler` is borrowed: it counts what the engine decodes meanwhile.
+  // `source` is what this rank of `group` holds. `sampler`, which counts what the engine decodes meanwhile, and `probe`
+  // are borrowed.
   //
   // As WeightPublisher::Create, VersionStatusClient::Connect
   static Result<std::unique_ptr<VersionPublisher>> Create(const std::string& engine, std::string run,
-                                                          TensorSource source, const RolloutSampler& sampler);
+                                                          TrainerGroup group, TensorSource source,
+                                                          const RolloutSampler& sampler, const ParityProbe& probe);
+  // Where the other ranks find rank 0.
+  std::string leader() const { return publisher_->group_address(); }
 
-  // As WeightPublisher::Publish. The outcome is that of the only replica:
+  // As WeightPublisher::Publish, on every rank. The outcome is that of the only replica; on rank 0 also
   //
   // DataLoss "digest_differs"  the engine's live version is not the one that was sent
+  // as ParityProbe::Ask
   Result<Publication> Publish(std::uint64_t number);
   // Reads the engine's live memory and digests it: is it `version`, byte for byte?
   //
@@ -64,15 +73,19 @@ class VersionPublisher {
   Status CheckLiveMemory(const WeightVersion& version);
 
  private:
-  explicit VersionPublisher(const RolloutSampler& sampler) : sampler_(sampler) {}
+  VersionPublisher(const RolloutSampler& sampler, const ParityProbe& probe, bool leads)
+      : sampler_(sampler), probe_(probe), leads_(leads) {}
   Result<PublishedVersion> AwaitOutcome(PublishHandle& handle, std::uint64_t tokens_before, std::stop_token stop);
   Status CheckStatus(const WeightVersion& version, std::stop_token stop);
 
   const RolloutSampler& sampler_;
+  const ParityProbe& probe_;
+  const bool leads_;
   GrpcControlDialer control_;
+  GrpcControlHost host_;
   ShmDialer shm_;
   GrpcDialer grpc_;
-  std::unique_ptr<VersionStatusClient> status_;
+  std::unique_ptr<VersionStatusClient> status_;  // of rank 0
   std::unique_ptr<WeightPublisher> publisher_;
 };
 
