@@ -66,7 +66,7 @@ std::string SummaryText(const RunSummary& summary) {
   if (summary.versions > 0) {
     text += fmt::format(
         "versions    {} published; each one's digest is the same in trainer and engine\n"
-        "parity      {:.5f}: the most by which probabilities of trainer and engine differ, of any version\n"
+        "parity      {:.1e}: the most by which the engine's probabilities differ from the trainer's, of any version\n"
         "stall       p50 {:.1f} µs, p99 {:.1f} µs, max {:.1f} µs over {} flips while decoding\n",
         summary.versions, summary.parity_max, summary.stall_us_p50, summary.stall_us_p99, summary.stall_us_max,
         summary.flips_while_decoding);
@@ -92,7 +92,7 @@ std::string CsvText(const RunRecord& record) {
       continue;
     }
     const PublishedVersion& published = *step.published;
-    text += fmt::format("{},{},{},{:.3f},{:.3f},{:.2f},{},{},{:.6f}\n", published.version.number,
+    text += fmt::format("{},{},{},{:.3f},{:.3f},{:.2f},{},{},{:.2e}\n", published.version.number,
                         published.version.digest.ToHex(), published.bytes, published.stage_ms, published.verify_ms,
                         published.stall_us, published.recomputed, published.tokens_meanwhile, published.parity);
   }

@@ -9,10 +9,13 @@
 namespace bascule::rl_loop {
 namespace {
 
-Status CheckParity(const std::string& of, double deviation) {
-  if (deviation < kParityBound) return OkStatus();
+// The masters are fp32, the engine has them in bf16: that alone moves the ratio by about 0.001.
+constexpr double kFirstBatchBound = 0.01;
+
+Status CheckParity(const std::string& of, double deviation, double bound) {
+  if (deviation < bound) return OkStatus();
   return Status::DataLoss("engine_disagrees",
-                          fmt::format("mean |ratio - 1| of {} is {:.4f}, want < {}", of, deviation, kParityBound));
+                          fmt::format("mean |ratio - 1| of {} is {:.2e}, want < {:.0e}", of, deviation, bound));
 }
 
 // What every rank saw of a step becomes what all of them saw. `share` is this rank's of all rows.
@@ -60,7 +63,7 @@ class TrainingLoop {
     RETURN_IF_ERROR(Gather());
     ASSIGN_OR_RETURN(record.learn, parts_.trainer.Learn(batch));
     RETURN_IF_ERROR(AddUp(record, batch.share, parts_.ranks));
-    if (step == 1) RETURN_IF_ERROR(CheckParity("the first batch", record.learn.ratio_deviation));
+    if (step == 1) RETURN_IF_ERROR(CheckParity("the first batch", record.learn.ratio_deviation, kFirstBatchBound));
     if (publication_) RETURN_IF_ERROR(publication_->AwaitPacked());
     RETURN_IF_ERROR(parts_.trainer.Step());
     RETURN_IF_ERROR(FinishStep());
@@ -109,7 +112,7 @@ class TrainingLoop {
     published.tokens_meanwhile = static_cast<std::uint64_t>(tokens);
     if (!IsLeader()) return OkStatus();
     published.parity = DeviationOf(published.probe, expected_);
-    return CheckParity(published.version.ToString(), published.parity);
+    return CheckParity(published.version.ToString(), published.parity, kProbeBound);
   }
 
   bool IsLeader() const { return parts_.ranks.rank() == 0; }

@@ -43,7 +43,8 @@ TEST(RunRecordTest, TheSummaryTakesTheLastTenStepsAndOnlyFlipsThatStoppedDecode)
     added.reward = step <= 2 ? 0.0 : 0.5;
     added.tokens = 100;
     added.stale_tokens = 10;
-    added.published = PublishedVersion{.stall_us = step % 2 == 0 ? 40.0 : 0.0, .tokens_meanwhile = 5};
+    added.published = PublishedVersion{
+        .parity = step == 3 ? 2e-6 : 1e-7, .stall_us = step % 2 == 0 ? 40.0 : 0.0, .tokens_meanwhile = 5};
   }
   record.steps.back().reward = 1.0;
 
@@ -57,6 +58,7 @@ TEST(RunRecordTest, TheSummaryTakesTheLastTenStepsAndOnlyFlipsThatStoppedDecode)
   EXPECT_EQ(summary.tokens, 1200);
   EXPECT_EQ(summary.stale_tokens, 120);
   EXPECT_EQ(summary.tokens_meanwhile, 60U);
+  EXPECT_EQ(summary.parity_max, 2e-6);
 }
 
 // A panel's axis runs from y = 224 up to y = 44; two steps share the width between x = 70 and x = 740.
