@@ -4,6 +4,7 @@
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 
+#include "base/grpc/connect_diagnosis_internal.h"
 #include "base/grpc/grpc_credentials_internal.h"
 #include "base/grpc/grpc_log_internal.h"
 #include "base/net_address.h"
@@ -40,7 +41,8 @@ Result<std::shared_ptr<grpc::Channel>> ConnectGrpcChannel(const std::string& add
     const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
     if (state == GRPC_CHANNEL_READY) return channel;
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) {
-      return Status::Unavailable("peer_unreachable", fmt::format("nobody answers at {}", address));
+      ASSIGN_OR_RETURN(const NetAddress parsed, NetAddress::Parse(address));
+      return WhyNotConnected(parsed, security, deadline, clock);
     }
     if (!channel->WaitForStateChange(state, until)) {
       return Status::DeadlineExceeded("deadline", fmt::format("no connection to {} in time", address));

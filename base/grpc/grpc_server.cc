@@ -6,8 +6,6 @@
 #include <grpcpp/server_builder.h>
 #include <netdb.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,6 +15,7 @@
 #include "base/grpc/grpc_channel.h"
 #include "base/grpc/grpc_credentials_internal.h"
 #include "base/grpc/grpc_log_internal.h"
+#include "base/grpc/unix_listener_internal.h"
 #include "base/log.h"
 #include "base/net_address.h"
 
@@ -30,24 +29,6 @@ void EnablePluginsOnce() {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });
-}
-
-// gRPC replaces a socket file that is in its way, also one that another server uses: only a dead socket may go.
-Status CheckUnixPathIsFree(const NetAddress& address) {
-  struct stat found {};
-  if (lstat(address.unix_path.c_str(), &found) != 0) return OkStatus();
-  if (!S_ISSOCK(found.st_mode)) {
-    return Status::FailedPrecondition("address_in_use", fmt::format("{} is a file", address.ToString()));
-  }
-  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (probe < 0) return OkStatus();
-  sockaddr_un name{};
-  name.sun_family = AF_UNIX;
-  std::memcpy(name.sun_path, address.unix_path.c_str(), address.unix_path.size());
-  const bool answered = connect(probe, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0;
-  close(probe);
-  if (!answered) return OkStatus();
-  return Status::FailedPrecondition("address_in_use", fmt::format("another server listens on {}", address.ToString()));
 }
 
 // gRPC says only that binding failed: binding once more by hand tells why.
@@ -69,7 +50,7 @@ int ErrorOfBind(const NetAddress& address) {
 }
 
 Status WhyNotBound(const NetAddress& address) {
-  const int error = address.is_unix() ? EACCES : ErrorOfBind(address);
+  const int error = address.is_unix() ? EIO : ErrorOfBind(address);
   if (error == EADDRINUSE) {
     return Status::FailedPrecondition("address_in_use",
                                       fmt::format("another server listens on {}", address.ToString()));
@@ -85,19 +66,17 @@ void WarnIfOpen(const NetAddress& address, const ServerSecurity& security) {
           address.ToString(), security.identity.empty() ? "no" : "server");
 }
 
-}  // namespace
+// gRPC's own sockets know nothing of modes and users: a Unix socket is ours, and hands its callers over.
+void ServeCallers(UnixListener& listener, std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor) {
+  listener.Serve([shared = std::shared_ptr(std::move(acceptor))](int listening_fd, int caller_fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters caller;
+    caller.listener_fd = listening_fd;
+    caller.fd = caller_fd;
+    shared->HandleNewConnection(&caller);
+  });
+}
 
-GrpcServer::GrpcServer(std::unique_ptr<grpc::Server> server, std::string address)
-    : server_(std::move(server)), address_(std::move(address)) {}
-
-Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const std::string& address,
-                                                      const std::vector<grpc::Service*>& services,
-                                                      const ServerSecurity& security) {
-  ASSIGN_OR_RETURN(NetAddress parsed, NetAddress::Parse(address));
-  ASSIGN_OR_RETURN(const auto credentials, ServerCredentialsFor(parsed, security));
-  if (parsed.is_unix()) RETURN_IF_ERROR(CheckUnixPathIsFree(parsed));
-  EnablePluginsOnce();
-  grpc::ServerBuilder builder;
+void SetLimits(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kGrpcKeepaliveMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kGrpcKeepaliveTimeoutMs);
@@ -106,13 +85,38 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const std::string& address
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kGrpcKeepaliveMs / 2);
   builder.SetMaxReceiveMessageSize(kGrpcMessageBytes);
   builder.SetMaxSendMessageSize(kGrpcMessageBytes);
-  int bound_port = 0;
-  builder.AddListeningPort(parsed.ToString(), credentials, &bound_port);
+}
+
+}  // namespace
+
+GrpcServer::GrpcServer(std::unique_ptr<grpc::Server> server, std::unique_ptr<UnixListener> listener,
+                       std::string address)
+    : server_(std::move(server)), listener_(std::move(listener)), address_(std::move(address)) {}
+
+Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const std::string& address,
+                                                      const std::vector<grpc::Service*>& services,
+                                                      const ServerSecurity& security) {
+  ASSIGN_OR_RETURN(NetAddress parsed, NetAddress::Parse(address));
+  ASSIGN_OR_RETURN(const auto credentials, ServerCredentialsFor(parsed, security));
+  EnablePluginsOnce();
+  grpc::ServerBuilder builder;
+  SetLimits(builder);
   for (grpc::Service* service : services) builder.RegisterService(service);
+  std::unique_ptr<UnixListener> listener;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
+  int bound_port = 0;
+  if (parsed.is_unix()) {
+    ASSIGN_OR_RETURN(listener, UnixListener::Open(parsed));
+    using From = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+    acceptor = builder.experimental().AddExternalConnectionAcceptor(From::FROM_FD, credentials);
+  } else {
+    builder.AddListeningPort(parsed.ToString(), credentials, &bound_port);
+  }
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr || bound_port == 0) return WhyNotBound(parsed);
+  if (server == nullptr || (bound_port == 0 && !parsed.is_unix())) return WhyNotBound(parsed);
+  if (acceptor != nullptr) ServeCallers(*listener, std::move(acceptor));
   if (!parsed.is_unix()) parsed.port = static_cast<std::uint16_t>(bound_port);
-  auto result = std::unique_ptr<GrpcServer>(new GrpcServer(std::move(server), parsed.ToString()));
+  auto result = std::unique_ptr<GrpcServer>(new GrpcServer(std::move(server), std::move(listener), parsed.ToString()));
   result->SetServing(false);
   WarnIfOpen(parsed, security);
   return result;
@@ -125,6 +129,7 @@ void GrpcServer::SetServing(bool serving) { server_->GetHealthCheckService()->Se
 void GrpcServer::Stop(Duration grace) {
   const auto until =
       std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::system_clock::duration>(grace);
+  listener_.reset();
   server_->Shutdown(until);
   server_->Wait();
 }

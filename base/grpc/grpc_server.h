@@ -17,11 +17,14 @@ class Service;
 
 namespace bascule {
 
-// Thread-safety: thread-safe.
+class UnixListener;
+
+// Thread-safety: thread-safe, but for Stop, which is its owner's.
 class GrpcServer {
  public:
   // Port 0 binds a free one. `services` are borrowed: they outlive the server. Health says "not serving" at first. With
-  // tokens in `security` every call of every service is checked, health and reflection included. An address that other
+  // tokens in `security` every call of every service is checked, health and reflection included. A Unix socket is
+  // its owner's alone: mode 0600, and no other user but root gets through. An address that other
   // hosts can reach is logged as a warning where neither TLS of both sides nor tokens keep them out.
   //
   // InvalidArgument "bad_address"; FailedPrecondition "address_in_use"; Unavailable "cannot_listen"
@@ -39,9 +42,10 @@ class GrpcServer {
   void Stop(Duration grace);
 
  private:
-  GrpcServer(std::unique_ptr<grpc::Server> server, std::string address);
+  GrpcServer(std::unique_ptr<grpc::Server> server, std::unique_ptr<UnixListener> listener, std::string address);
 
   const std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<UnixListener> listener_;  // of a Unix socket, until Stop
   const std::string address_;
 };
 

@@ -3,9 +3,23 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/net_address.h"
 #include "bridge/send/bucket_packer.h"
 
 namespace bascule {
+namespace {
+
+// An engine that listens on every address of its host takes routes where its control channel was reached.
+TransportEndpoint SeenFrom(const std::string& control, TransportEndpoint endpoint) {
+  const auto there = NetAddress::Parse(endpoint.address);
+  const auto here = NetAddress::Parse(control);
+  if (endpoint.kind != TransportKind::kGrpc || !there.ok() || !there->is_wildcard()) return endpoint;
+  if (!here.ok() || here->is_unix()) return endpoint;
+  endpoint.address = NetAddress{.host = here->host, .port = there->port, .unix_path = ""}.ToString();
+  return endpoint;
+}
+
+}  // namespace
 
 ReplicaConnection::ReplicaConnection(ConnectionOptions options, PlanCache& plans)
     : options_(std::move(options)), plans_(plans) {}
@@ -25,13 +39,14 @@ Status ReplicaConnection::Connect(const Layout& sender, Deadline deadline, std::
   inbox_ = std::make_unique<ControlInbox>(std::move(channel), *options_.clock);
 
   Enter(SendPhase::kHello);
-  ASSIGN_OR_RETURN(const HelloReply reply, ExchangeHello(sender, deadline, stop));
+  ASSIGN_OR_RETURN(HelloReply reply, ExchangeHello(sender, deadline, stop));
   live_ = reply.live;
   highest_number_ = reply.highest_number;
   connection_ = reply.connection;
   credits_ = std::min({options_.credits, reply.max_credits, kMaxCredits});
 
   Enter(SendPhase::kPlan);
+  for (TransportEndpoint& endpoint : reply.endpoints) endpoint = SeenFrom(options_.address, std::move(endpoint));
   RETURN_IF_ERROR(ChooseTransport(reply.endpoints));
   ASSIGN_OR_RETURN(plan_, plans_.PlanFor(sender, reply.engine_layout, options_.plan));
   if (options_.team != nullptr) RETURN_IF_ERROR(AgreeWithTeam(reply, deadline, stop));

@@ -51,6 +51,7 @@ constexpr std::array kFailures = {
     FailureReason{kFailedPrecondition, "stale_version", "the number is below one committed in this run"},
     FailureReason{kFailedPrecondition, "stall_over_budget",
                   "a flip would stop decoding for longer than the engine allows"},
+    FailureReason{kUnauthenticated, "tls_failed", "a certificate is not believed, or only one side speaks TLS"},
     FailureReason{kInvalidArgument, "token_in_the_clear", "tokens leave a host only over TLS"},
     FailureReason{kUnimplemented, "transport_unavailable", "the engine does not take the wanted transport"},
     FailureReason{kUnauthenticated, "unauthenticated", "the call brings no token, or one that nobody knows"},
