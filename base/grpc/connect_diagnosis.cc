@@ -129,6 +129,7 @@ class TlsProbe {
   TlsProbe(Probe& probe, const NetAddress& address, const ClientSecurity& security)
       : probe_(probe), context_(SSL_CTX_new(TLS_client_method())) {
     if (context_ != nullptr) Believe(security);
+    if (context_ != nullptr) SSL_CTX_set_cert_cb(context_.get(), &NoteAsked, &asked_);
     if (context_ != nullptr) tls_.reset(SSL_new(context_.get()));
     if (tls_ == nullptr) return;
     SSL_set_bio(tls_.get(), BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
@@ -136,7 +137,7 @@ class TlsProbe {
     if (!security.ca_pem.empty()) ExpectName(address, security);
   }
 
-  // False where it fails; reason() and verdict() say why.
+  // False where it fails; verdict() says whether that is because of the server's certificate.
   bool Handshake() {
     return tls_ != nullptr && Pump([this] { return SSL_connect(tls_.get()); });
   }
@@ -152,8 +153,8 @@ class TlsProbe {
     const long result = tls_ == nullptr ? X509_V_OK : SSL_get_verify_result(tls_.get());
     return result == X509_V_OK ? "" : X509_verify_cert_error_string(result);
   }
-  // What the peer answered with an alert, as OpenSSL says it; empty where it did not.
-  const std::string& alert() const { return alert_; }
+  // Whether the server has asked for a certificate of this side.
+  bool asked() const { return asked_; }
 
  private:
   void Believe(const ClientSecurity& security) {
@@ -195,7 +196,6 @@ class TlsProbe {
       ERR_clear_error();
       const int result = step();
       const int error = SSL_get_error(tls_.get(), result);
-      NoteAlert();
       for (int n = 0; (n = BIO_read(SSL_get_wbio(tls_.get()), bytes.data(), bytes.size())) > 0;) {
         if (!probe_.Send(bytes.data(), static_cast<std::size_t>(n))) return false;
       }
@@ -207,17 +207,15 @@ class TlsProbe {
     }
   }
 
-  void NoteAlert() {
-    const unsigned long error = ERR_peek_last_error();
-    if (error == 0 || ERR_GET_REASON(error) < SSL_AD_REASON_OFFSET) return;
-    const char* const text = ERR_reason_error_string(error);
-    alert_ = text == nullptr ? "an alert" : text;
+  static int NoteAsked(SSL*, void* asked) {
+    *static_cast<bool*>(asked) = true;
+    return 1;  // goes on with the certificate that there is, or without one
   }
 
   Probe& probe_;
   TlsContext context_;
   Tls tls_;
-  std::string alert_;
+  bool asked_ = false;
 };
 
 Status OfPlaintext(const NetAddress& address, TlsProbe& tls) {
@@ -230,12 +228,12 @@ Status OfTls(const NetAddress& address, TlsProbe& tls) {
   if (const std::string verdict = tls.verdict(); !verdict.empty()) {
     return TlsFailed(fmt::format("the certificate of {} is not believed: {}", address.ToString(), verdict));
   }
-  const bool reads_on = shaken && tls.ReadsOn();
-  if (!tls.alert().empty()) {
-    return TlsFailed(fmt::format("{} does not accept this side's certificate, or its lack of one: {}",
-                                 address.ToString(), tls.alert()));
+  if (shaken && tls.ReadsOn()) return Unreachable(address, " for longer than a handshake");
+  if (tls.asked()) {
+    return TlsFailed(fmt::format("{} wants a certificate of this side, and does not believe the one it got or got none",
+                                 address.ToString()));
   }
-  if (shaken) return Unreachable(address, reads_on ? " for longer than a handshake" : " after the handshake");
+  if (shaken) return Unreachable(address, " after the handshake");
   return TlsFailed(fmt::format("{} does not speak TLS", address.ToString()));
 }
 

@@ -1,10 +1,12 @@
 """TLS and mutual TLS from outside: every command, both ways to be wrong, and what people are told about it."""
 
+import os
 import pathlib
 import subprocess
 import tempfile
+import unittest
 
-from bascule_program import EndToEndTest, checkpoint, run
+from bascule_program import PROGRAM, EndToEndTest, checkpoint, run
 from test_tokens import TOKENS, token_file
 
 EC = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
@@ -201,6 +203,22 @@ class UnixSocketTest(EndToEndTest):
             self.assertEqual(ended.code, 0, ended)
         self.stop(engine)
         self.assertFalse(path.exists())
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root, to become another user")
+    def test_another_user_is_kept_out_by_the_mode_and_by_the_kernels_word_for_who_calls(self):
+        nobody = 65534
+        path = self.runtime / "engine.sock"
+        engine = self.start_engine(checkpoint(), listen=f"unix:{path}")
+        self.runtime.chmod(0o755)
+
+        for mode in (0o600, 0o666):
+            path.chmod(mode)
+            command = [PROGRAM, "status", engine.address, "--timeout", "20s"]
+            done = subprocess.run(command, user=nobody, cwd="/", capture_output=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 4, done)
+
+        self.assertEqual(engine.status()["live"]["version"], 0)
+        self.assertIn(f"uid={nobody}", engine.kill().stderr)
 
 
 class ProxyTest(EndToEndTest):
