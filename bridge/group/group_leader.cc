@@ -60,6 +60,7 @@ Result<int> GroupLeader::Admit(ControlChannel& channel) {
   }
   RETURN_IF_ERROR(channel.Send(GroupWelcome{.leader = instance_, .round = gathering_ ? round_ : round_ + 1}));
   member = {.channel = &channel, .instance = join->instance, .part = std::move(join->part), .entered = {}};
+  layout_.reset();  // a process that comes back knows nothing any more
   LogInfo("member_joined", "trainer_rank={} instance={} peer={}", join->rank, member.instance.ToString(),
           channel.peer());
   changed_.NotifyAll();
@@ -192,14 +193,11 @@ Status GroupLeader::CheckNumbers(std::optional<std::uint64_t> number) const {
 }
 
 Result<GroupLeader::Assembly> GroupLeader::Assemble() {
-  std::vector<InstanceId> now;
-  for (const Member& member : members_) now.push_back(member.instance);
-  if (layout_ != nullptr && now == assembled_) return Assembly{layout_, /*changed=*/false};
+  if (layout_ != nullptr) return Assembly{layout_, /*changed=*/false};
   std::vector<const Layout*> parts = {&part_};
   for (std::size_t rank = kFirstMember; rank < members_.size(); ++rank) parts.push_back(&members_[rank].part);
   ASSIGN_OR_RETURN(Layout merged, MergeLayouts(parts));
   layout_ = std::make_shared<const Layout>(std::move(merged));
-  assembled_ = std::move(now);
   SendToAll(GroupLayout{*layout_});
   return Assembly{layout_, /*changed=*/true};
 }

@@ -102,9 +102,8 @@ class GroupLeader final : public SenderTeam {
 
   mutable Mutex mu_;  // Held while a message is handed over, which waits for nobody.
   CondVar changed_;
-  std::vector<Member> members_ GUARDED_BY(mu_);        // by trainer rank; that of the leader is unused
-  std::vector<InstanceId> assembled_ GUARDED_BY(mu_);  // whose parts layout_ has
-  std::shared_ptr<const Layout> layout_ GUARDED_BY(mu_);
+  std::vector<Member> members_ GUARDED_BY(mu_);           // by trainer rank; that of the leader is unused
+  std::shared_ptr<const Layout> layout_ GUARDED_BY(mu_);  // of all; null since somebody joined
   std::uint64_t round_ GUARDED_BY(mu_) = 0;
   bool gathering_ GUARDED_BY(mu_) = false;
   bool disbanded_ GUARDED_BY(mu_) = false;

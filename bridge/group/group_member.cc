@@ -136,6 +136,8 @@ Status GroupMember::OnLayout(GroupLayout message) {
 }
 
 Status GroupMember::OnPlan(const GroupPlan& question) {
+  // Whoever has not heard the layout starts anew.
+  if (!layout_) return Status::InvalidArgument("unexpected_message", "GroupPlan before GroupLayout");
   GroupPlanned answer{.connection = question.connection, .status = {}, .transports = {}};
   if (Result<std::shared_ptr<const Plan>> plan = MakeSamePlan(question); plan.ok()) {
     std::erase_if(sessions_, [&](const auto& entry) {
@@ -159,7 +161,6 @@ Status GroupMember::OnPlan(const GroupPlan& question) {
 }
 
 Result<std::shared_ptr<const Plan>> GroupMember::MakeSamePlan(const GroupPlan& question) {
-  if (!layout_) return Status::InvalidArgument("unexpected_message", "GroupPlan before GroupLayout");
   ASSIGN_OR_RETURN(auto plan, plans_.PlanFor(*layout_, question.engine_layout, question.plan_options));
   if (plan->digest == question.plan_digest) return plan;
   return Status::FailedPrecondition(

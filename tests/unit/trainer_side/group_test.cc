@@ -147,6 +147,24 @@ TEST_F(TrainerGroupTest, ARankThatGoesAwayInATransferEndsItEverywhereByNameAndTh
   ExpectEngineHoldsTrainersTensors(*engines_[0], 2);
 }
 
+TEST_F(TrainerGroupTest, ARankThatLeavesAndComesBackInTheSameProcessIsToldTheLayoutAgain) {
+  UseGroup(2);
+  AddEngine();
+  MakeGroup();
+  ASSERT_TRUE(PublishAll()[0].AllCommitted());
+  const auto alone = ranks_[1]->Publish({});
+  ranks_[1]->Cancel();  // it leaves the group
+  ASSERT_TRUE((*alone)->WaitCommitted(Soon()).ok());
+
+  trainer_->Fill(8);
+  const std::vector<PublishReport> reports = PublishAll();
+
+  for (const PublishReport& report : reports) {
+    EXPECT_TRUE(report.AllCommitted()) << report.replicas[0].status.ToString();
+  }
+  ExpectEngineHoldsTrainersTensors(*engines_[0], 1);
+}
+
 TEST_F(TrainerGroupTest, ARankThatCancelsEndsThePublishWithItsName) {
   UseGroup(2);
   AddEngine();
