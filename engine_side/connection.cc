@@ -1,24 +1,13 @@
 #include "engine_side/connection.h"
 
 #include "base/log.h"
+#include "bridge/session/session_of.h"
 
 namespace bascule {
 namespace {
 
 constexpr Duration kHelloWait = std::chrono::seconds(30);
 constexpr Duration kIdleWait = std::chrono::hours(1);
-
-SessionId IdOf(const SessionMessage& message) {
-  return std::visit(
-      [](const auto& one) {
-        if constexpr (requires { one.session; }) {
-          return one.session;
-        } else {
-          return SessionId{};
-        }
-      },
-      message);
-}
 
 }  // namespace
 
@@ -110,8 +99,9 @@ void Connection::OnMessage(const SessionMessage& message) {
       session->End(SessionEvent::kAbort, why.WithContext("the publisher says"));
     }
   } else {
-    Send(Abort{IdOf(message), Status::InvalidArgument("unexpected_message",
-                                                      fmt::format("{} has no place here", MessageName(message)))});
+    Send(Abort{
+        bascule::SessionOf(message),
+        Status::InvalidArgument("unexpected_message", fmt::format("{} has no place here", MessageName(message)))});
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "bridge/manifest/manifest.h"
+#include "bridge/session/session_of.h"
 
 namespace bascule {
 namespace {
@@ -110,8 +111,7 @@ Status PublishSession::SendBuckets(SessionSending& sending) {
 }
 
 Status PublishSession::Await(SessionSending& sending) {
-  Result<std::optional<SessionMessage>> event =
-      connection_.inbox().Next(deadline_, stop_, [&] { return sending.finished(); });
+  Result<std::optional<SessionMessage>> event = NextEvent(deadline_, [&] { return sending.finished(); });
   const std::string unfinished = sending.Unfinished();
   if (!event.ok() || event->has_value()) sending.Cancel();
   const Status sent = sending.Finish();
@@ -175,8 +175,17 @@ Status PublishSession::FlipNow() {
   return OkStatus();
 }
 
+Result<std::optional<SessionMessage>> PublishSession::NextEvent(Deadline deadline, const std::function<bool()>& done) {
+  while (true) {
+    ASSIGN_OR_RETURN(std::optional<SessionMessage> message, connection_.inbox().Next(deadline, stop_, done));
+    // What the engine still has to say of a session that is over does not touch this one.
+    const SessionId session = message ? SessionOf(*message) : SessionId{};
+    if (session == SessionId{} || session == session_) return message;
+  }
+}
+
 Result<SessionMessage> PublishSession::NextMessage(Deadline deadline) {
-  ASSIGN_OR_RETURN(std::optional<SessionMessage> message, connection_.inbox().Next(deadline, stop_));
+  ASSIGN_OR_RETURN(std::optional<SessionMessage> message, NextEvent(deadline));
   engine_ended_ = std::holds_alternative<Abort>(*message);
   return std::move(*message);
 }

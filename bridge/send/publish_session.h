@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -75,6 +76,8 @@ class PublishSession {
   // Waits until `sending` is through; whatever the engine says meanwhile ends it.
   Status Await(SessionSending& sending);
   Status SendSeal(const SessionSending& sending);
+  // The next message for this session, or nothing once `done`: see ControlInbox::Next.
+  Result<std::optional<SessionMessage>> NextEvent(Deadline deadline, const std::function<bool()>& done = {});
   Result<SessionMessage> NextMessage(Deadline deadline);
   // The next message, if it is a T of this session.
   template <typename T>

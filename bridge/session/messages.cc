@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "bridge/session/session_of.h"
+
 namespace bascule {
 namespace {
 
@@ -13,5 +15,17 @@ constexpr std::array<std::string_view, std::variant_size_v<SessionMessage>> kNam
 }  // namespace
 
 std::string_view MessageName(const SessionMessage& message) { return kNames.at(message.index()); }
+
+SessionId SessionOf(const SessionMessage& message) {
+  return std::visit(
+      [](const auto& one) {
+        if constexpr (requires { one.session; }) {
+          return one.session;
+        } else {
+          return SessionId{};
+        }
+      },
+      message);
+}
 
 }  // namespace bascule

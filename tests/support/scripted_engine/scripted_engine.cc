@@ -194,6 +194,10 @@ bool ScriptedEngine::OnOffer(Connection& connection, const Offer& offer) {
           offer.session, Status::FailedPrecondition(reused ? "version_reused" : "plan_mismatch", "by the engine")}));
       return true;
     }
+    if (script_.speaks_of_another_session) {
+      const SessionId other{offer.session.value ^ 1};
+      static_cast<void>(connection.channel.Send(Abort{other, Status::NotFound("unknown_session", "late")}));
+    }
   }
   if (!connection.channel.Send(Accept{offer.session}).ok()) return false;
   while (connection.workers.size() < connection.plan.routes.size()) {

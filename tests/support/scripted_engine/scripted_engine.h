@@ -40,6 +40,8 @@ struct EngineScript {
   std::function<BucketVerdict(std::uint32_t bucket, std::uint32_t attempt)> judge;
   std::set<std::uint32_t> lose;  // buckets acknowledged as good at the first attempt and thrown away
   bool lose_always = false;      // at any attempt
+  // Before it accepts, it has something to say of a session that is over.
+  bool speaks_of_another_session = false;
 };
 
 class ScriptedEngine {

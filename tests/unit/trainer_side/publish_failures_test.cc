@@ -204,6 +204,16 @@ TEST_F(PublishPeerTest, AnEngineThatRestartsBetweenPublishesIsDialledAgain) {
   ExpectEngineHoldsTrainersTensors(*engines_[0], 2);
 }
 
+TEST_F(PublishPeerTest, WhatAnEngineSaysOfAnotherSessionDoesNotEndThisOne) {
+  AddEngine().Play({.speaks_of_another_session = true});
+  MakePublisher();
+
+  const PublishReport report = Publish();
+
+  EXPECT_TRUE(report.AllCommitted()) << report.replicas[0].status.ToString();
+  ExpectEngineHoldsTrainersTensors(*engines_[0], 1);
+}
+
 TEST_F(PublishPeerTest, WhenAllReplicasFailPackedComesAllTheSame) {
   options_.replicas = {"nobody"};
   for (const Snapshot snapshot : {Snapshot::kNone, Snapshot::kHost}) {
