@@ -93,13 +93,14 @@ Result<int> WeightSlots::ReserveShadow(Deadline deadline, std::stop_token stop) 
     if (reserved_) return Status::FailedPrecondition("shadow_reserved", fmt::format("slot={}", *reserved_));
     // Asked anew each time: a rollback during the wait exchanges live and kept.
     const int slot = *FreeSlot();
-    if (at(slot).leases == 0) {
+    const auto busy = [&]() REQUIRES(mu_) { return exchanging_ || at(slot).leases > 0; };
+    if (!busy()) {
       if (kept_ == slot) kept_.reset();
       reserved_ = slot;
       return slot;
     }
     if (stop.stop_requested()) return Status::Cancelled("cancelled", "the wait for the shadow slot was ended");
-    if (!clock_.WaitUntil(leases_changed_, mu_, deadline.point()) && at(slot).leases > 0) {
+    if (!clock_.WaitUntil(leases_changed_, mu_, deadline.point()) && busy()) {
       return Status::DeadlineExceeded("shadow_leased", fmt::format("slot={} leases={}", slot, at(slot).leases));
     }
   }

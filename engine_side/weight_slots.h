@@ -40,7 +40,7 @@ class WeightSlots {
   [[nodiscard]] WeightLease AcquireLive() EXCLUDES(mu_);
 
   // Reserves a shadow slot for staging: a free one, else the kept version's, which is given up. Waits for the slot's
-  // leases; until they are gone the kept version stays.
+  // leases and for a rollback in place; until they are gone the kept version stays.
   //
   // DeadlineExceeded   "shadow_leased"   a reader still holds the slot
   // FailedPrecondition "shadow_reserved" a session holds one already

@@ -128,6 +128,22 @@ TEST_F(WeightSlotsTest, OneSessionAtATimeReservesAndAReleasedSlotComesBack) {
   EXPECT_EQ(*slots->ReserveShadow(Now()), slot);
 }
 
+TEST_F(WeightSlotsTest, ASlotWhoseBytesAreBeingExchangedIsNotReserved) {
+  auto slots = Make(2);
+  Publish(*slots, 1);
+  Publish(*slots, 2);
+  Status meanwhile;
+
+  const auto back = slots->SwapKeptInPlace([&](const HeldDigests&, const HeldDigests&) {
+    meanwhile = slots->ReserveShadow(Now()).status();
+    return OkStatus();
+  });
+
+  EXPECT_EQ(meanwhile.reason(), "shadow_leased");
+  EXPECT_EQ(*back, V(1));
+  EXPECT_TRUE(slots->ReserveShadow(Now()).ok());
+}
+
 TEST_F(WeightSlotsTest, TwoSlotsKeepTheOldVersionUntilTheNextReservation) {
   auto slots = Make(2);
   Publish(*slots, 1);
