@@ -100,6 +100,26 @@ TensorSource ShardedTrainer::Source() const {
   return source;
 }
 
+TensorSource ShardedTrainer::SourceOf(int rank) const {
+  const std::vector<TensorSpec> tensors = TrainerTensors(rows_);
+  TensorSource source(/*trainer_ranks=*/1);
+  for (const Shard& shard : shards_) {
+    if (shard.rank != rank) continue;
+    CHECK(source
+              .Add(0, {.tensor = tensors[shard.tensor],
+                       .box = shard.box,
+                       .data = memory_.data() + shard.offset,
+                       .stride = {}})
+              .ok());
+  }
+  return source;
+}
+
+void ShardedTrainer::CopyFrom(const ShardedTrainer& other) {
+  CHECK(memory_.size() == other.memory_.size());
+  std::memcpy(memory_.data(), other.memory_.data(), memory_.size());
+}
+
 void ShardedTrainer::Fill(std::uint32_t seed) {
   std::mt19937 random(seed);
   const std::vector<TensorSpec> tensors = TrainerTensors(rows_);

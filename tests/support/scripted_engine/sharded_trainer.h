@@ -23,8 +23,11 @@ class ShardedTrainer {
   ShardedTrainer& operator=(const ShardedTrainer&) = delete;
 
   TensorSource Source() const;
+  // One rank's part, as the process of that rank describes it.
+  TensorSource SourceOf(int rank) const;
   std::int64_t Rows() const { return rows_; }
-  void Fill(std::uint32_t seed);  // random values, NaNs, infinities and denormals among them
+  void Fill(std::uint32_t seed);               // random values, NaNs, infinities and denormals among them
+  void CopyFrom(const ShardedTrainer& other);  // its values; it has as many ranks and rows
   // From here on a read or write of the tensors ends the program.
   void TakeMemoryAway();
   void GiveMemoryBack();

@@ -1,0 +1,257 @@
+#include "tests/simulation/engine_node.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace bascule::simulation {
+namespace {
+
+constexpr Duration kFollowFor = std::chrono::seconds(2);
+
+}  // namespace
+
+EngineNode::EngineNode(Scheduler& scheduler, Network& network, WentLive& went_live, ReportViolation violation,
+                       NodeId node, std::string address, const EngineKind& kind)
+    : scheduler_(scheduler),
+      clock_(scheduler.clock()),
+      went_live_(went_live),
+      violation_(std::move(violation)),
+      node_(node),
+      address_(std::move(address)),
+      kind_(kind),
+      host_(network.HostOf(node)) {
+  const NodeId caller = scheduler_.node();
+  scheduler_.Enter(node_);
+  auto routes = network.RouteListenerOf(node_);
+  CHECK(routes.ok());
+  routes_ = std::move(*routes);
+  auto receiver = WeightReceiver::Create({.layout = ShardedTrainer::EngineLayout(kind.ranks, kRows),
+                                          .slot_count = kind.slot_count,
+                                          .flip = kind.flip,
+                                          .copier = this,
+                                          .staging_nice = 0,
+                                          .listeners = {routes_.get()},
+                                          .clock = &clock_},
+                                         *this);
+  CHECK(receiver.ok());
+  receiver_ = std::move(*receiver);
+  auto server = host_->Listen(address_, [this](ControlChannel& channel) { (void)receiver_->Serve(channel); });
+  CHECK(server.ok());
+  server_ = std::move(*server);
+  workers_.emplace_back("decode", [this](const std::stop_token& stop) { Decode(stop); });
+  workers_.emplace_back("status", [this](const std::stop_token& stop) { FollowStatus(stop); });
+  scheduler_.Enter(caller);
+}
+
+EngineNode::~EngineNode() {
+  for (Worker& worker : workers_) worker.RequestStop();
+  workers_.clear();
+  server_.reset();
+  receiver_.reset();
+}
+
+void EngineNode::Broken(std::string_view invariant, const std::string& what) {
+  if (checked_) violation_(invariant, fmt::format("{}: {}", address_, what));
+}
+
+bool EngineNode::WasLive(const WeightVersion& version) const {
+  return std::find(made_live_.begin(), made_live_.end(), version) != made_live_.end();
+}
+
+// I7: at most one session of the replica receives.
+void EngineNode::OnSessionState(std::string_view session, std::string_view state, TimePoint /*now*/) {
+  session_state_ = state;
+  if (state == "receiving") {
+    if (!receiving_session_.empty() && receiving_session_ != session) {
+      Broken("I7", fmt::format("session {} receives while {} is open", session, receiving_session_));
+    }
+    receiving_session_ = session;
+  } else if ((state == "committed" || state == "aborted") && session == receiving_session_) {
+    receiving_session_.clear();
+  }
+}
+
+Result<SafePoint> EngineNode::RunAtSafePoint(std::uint64_t at_step, const std::function<void()>& critical,
+                                             Deadline deadline) {
+  MutexLock lock(mu_);
+  ++waiting_;
+  while (stepping_ || critical_) {
+    if (clock_.WaitUntil(changed_, mu_, deadline.point()) || !(stepping_ || critical_)) continue;
+    --waiting_;
+    changed_.NotifyAll();
+    return Status::DeadlineExceeded("deadline", "no safe point came");
+  }
+  --waiting_;
+  critical_ = true;
+  mu_.Unlock();
+  critical();
+  mu_.Lock();
+  critical_ = false;
+  step_ = std::max(step_ + 1, at_step);
+  changed_.NotifyAll();
+  return SafePoint{step_, std::chrono::microseconds(5)};
+}
+
+// Inside the critical section: label and bytes have changed together (I9), to what was verified (I4), on all ranks
+// (I5).
+KvReport EngineNode::InvalidateKv(const WeightVersion& live) {
+  const WeightLease lease = receiver_->AcquireLive();
+  if (lease.empty()) {
+    Broken("I9", fmt::format("caches are told of {} while nothing is live", live.ToString()));
+    return {};
+  }
+  if (lease.version() != live) {
+    Broken("I9", fmt::format("caches are told of {} while {} is live", live.ToString(), lease.version().ToString()));
+  }
+  CheckBytes(lease, "at the flip");
+  if (!rolling_back_ && live.number <= highest_) {
+    Broken("I3", fmt::format("{} goes live after number {}", live.ToString(), highest_));
+  }
+  highest_ = std::max(highest_, live.number);
+  lost_ = false;
+  made_live_.push_back(live);
+  if (checked_) went_live_[address_].push_back(live);
+  return {};
+}
+
+Status EngineNode::Copy(std::span<std::byte> to, std::span<const std::byte> from) {
+  if (copies_to_fail_ > 0) {
+    --copies_to_fail_;
+    std::memset(to.data(), 0x5a, to.size() / 2);
+    return Status::DataLoss("copy_failed", "the simulation says so");
+  }
+  std::memcpy(to.data(), from.data(), from.size());
+  return OkStatus();
+}
+
+void EngineNode::Decode(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    {
+      MutexLock lock(mu_);
+      while (waiting_ > 0 || critical_) {
+        clock_.WaitUntil(changed_, mu_, clock_.Now() + std::chrono::seconds(1));
+      }
+      stepping_ = true;
+    }
+    DecodeStep();
+    {
+      MutexLock lock(mu_);
+      stepping_ = false;
+      ++step_;
+      changed_.NotifyAll();
+    }
+    const auto pause = std::chrono::milliseconds(5 + scheduler_.RandomBits() % 800);
+    clock_.SleepUntil(clock_.Now() + pause, stop);
+  }
+}
+
+// I1, I2: what a step reads is one version from its beginning to its end, whatever is written meanwhile.
+void EngineNode::DecodeStep() {
+  const WeightLease lease = receiver_->AcquireLive();
+  if (lease.empty()) {
+    if (made_live_.empty() || lost_) return;
+    if (kind_.flip == FlipMode::kShadow) Broken("I6", "nothing is live though a version was");
+    lost_ = true;
+    return;
+  }
+  const WeightVersion version = lease.version();
+  CheckBytes(lease, "at the beginning of a step");
+  const std::uint64_t pauses = scheduler_.RandomBits() % 3;
+  for (std::uint64_t i = 0; i < pauses; ++i) clock_.SleepUntil(clock_.Now() + std::chrono::milliseconds(1), {});
+  CheckBytes(lease, "at the end of a step");
+  if (lease.version() != version) Broken("I2", "the label changed under a step");
+}
+
+void EngineNode::CheckBytes(const WeightLease& lease, std::string_view when) {
+  const WeightVersion& label = lease.version();
+  const Content* content = FindContent(label.digest);
+  if (content == nullptr) {
+    Broken("I4", fmt::format("{}: {} has a digest of nothing that was published", when, label.ToString()));
+    return;
+  }
+  for (int rank = 0; rank < kind_.ranks; ++rank) {
+    for (std::size_t t = 0; t < content->tensor_count(); ++t) {
+      const std::span<const std::byte> held = lease.Tensor(rank, static_cast<int>(t));
+      const std::span<const std::byte> want = content->EngineBytes(kind_.ranks, rank, t);
+      if (held.size() == want.size() && std::memcmp(held.data(), want.data(), want.size()) == 0) continue;
+      Broken(when == "at the flip" ? "I4" : "I2",
+             fmt::format("{}: rank {} tensor {} holds other bytes than {}", when, rank, t, label.ToString()));
+      return;
+    }
+  }
+}
+
+// I9: no status shows a version as live that has not gone live.
+void EngineNode::FollowStatus(const std::stop_token& stop) {
+  std::uint64_t mark = 0;
+  while (!stop.stop_requested()) {
+    const Result<StatusChanges> changes = receiver_->ChangesSince(mark, Deadline::After(clock_, kFollowFor));
+    if (!changes.ok()) {
+      if (changes.status().code() == StatusCode::kDeadlineExceeded) continue;
+      return;
+    }
+    mark = changes->mark;
+    for (const ReceiverStatus& status : changes->statuses) {
+      if (!status.live || WasLive(*status.live)) continue;
+      // Between the exchange of the slots and the caches' news of it.
+      const WeightLease lease = receiver_->AcquireLive();
+      if (lease.empty() || lease.version() != *status.live) {
+        Broken("I9", fmt::format("the status shows {} before it is live", status.live->ToString()));
+      }
+    }
+  }
+}
+
+void EngineNode::RollBack(Duration patience) {
+  workers_.emplace_back("rollback", [this, patience](const std::stop_token&) {
+    scheduler_.Enter(node_);
+    rolling_back_ = true;
+    (void)receiver_->Rollback(std::nullopt, Deadline::After(clock_, patience));
+    rolling_back_ = false;
+  });
+}
+
+void EngineNode::HoldLease(Duration time) {
+  workers_.emplace_back("reader", [this, time](const std::stop_token& stop) {
+    scheduler_.Enter(node_);
+    const WeightLease lease = receiver_->AcquireLive();
+    if (lease.empty()) return;
+    CheckBytes(lease, "when a reader begins");
+    clock_.SleepUntil(clock_.Now() + time, stop);
+    CheckBytes(lease, "when a reader ends");
+  });
+}
+
+// I8: every session has ended; I3 in the engine's own account.
+void EngineNode::CheckQuiet() {
+  const ReceiverStatus status = receiver_->status();
+  if (status.session) {
+    Broken("I8", fmt::format("session {} is {} still", status.session->session.ToString(),
+                             SessionStateName(status.session->state)));
+  }
+  if (!receiving_session_.empty()) Broken("I8", fmt::format("session {} never ended", receiving_session_));
+  CheckHistory();
+}
+
+void EngineNode::CheckHistory() {
+  std::uint64_t highest = 0;
+  for (const HistoryEntry& row : receiver_->History()) {
+    if (!row.committed || row.kind == HistoryEntry::Kind::kRollback) continue;
+    if (row.version.number <= highest) Broken("I3", fmt::format("{} was committed late", row.version.ToString()));
+    highest = row.version.number;
+  }
+}
+
+void EngineNode::CheckLive(const Content& content, std::uint64_t number) {
+  const WeightLease lease = receiver_->AcquireLive();
+  if (lease.empty() || lease.version().digest != content.digest() || lease.version().number != number) {
+    Broken("heal", fmt::format("version {} was published last, live is {}", number,
+                               lease.empty() ? "nothing" : lease.version().ToString()));
+    return;
+  }
+  CheckBytes(lease, "in the end");
+}
+
+}  // namespace bascule::simulation

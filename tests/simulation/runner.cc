@@ -1,0 +1,153 @@
+#include "tests/simulation/runner.h"
+
+#include <fmt/format.h>
+#include <malloc.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace bascule::simulation {
+namespace {
+
+// What a child process tells its parent.
+struct Board {
+  Tally tally;
+  std::uint64_t seed = 0;  // of the schedule under way
+  bool failed = false;
+  char what[8192] = {};
+
+  void Note(const Status& status) {
+    failed = true;
+    const std::string text = fmt::format("{}: {}", status.reason(), status.message());
+    std::strncpy(what, text.c_str(), sizeof what - 1);
+  }
+};
+
+class SharedBoard {
+ public:
+  SharedBoard() {
+    void* const memory = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED);
+    board_ = new (memory) Board;
+  }
+  ~SharedBoard() { munmap(board_, sizeof(Board)); }
+  SharedBoard(const SharedBoard&) = delete;
+  SharedBoard& operator=(const SharedBoard&) = delete;
+  Board* operator->() const { return board_; }
+  Board& operator*() const { return *board_; }
+
+ private:
+  Board* board_;
+};
+
+// A child that works and exits; nothing of the parent is torn down in it.
+template <typename Work>
+pid_t Fork(const Work& work) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child > 0) return child;
+  // Every schedule wants the same memory again: the kernel need not have it back in between.
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  work();
+  std::fflush(nullptr);
+  _exit(0);
+}
+
+// What the board and the child's end say of it.
+std::optional<Finding> Await(pid_t child, const Board& board) {
+  int end = 0;
+  CHECK(waitpid(child, &end, 0) == child);
+  if (board.failed) return Finding{board.seed, board.what};
+  if (WIFEXITED(end) && WEXITSTATUS(end) == 0) return std::nullopt;
+  return Finding{board.seed, WIFSIGNALED(end) ? fmt::format("crash: signal {}", WTERMSIG(end))
+                                              : fmt::format("crash: exit {}", WEXITSTATUS(end))};
+}
+
+void RunSome(Board& board, std::uint64_t first, std::uint64_t end, std::uint64_t step) {
+  for (std::uint64_t seed = first; seed < end && !board.failed; seed += step) {
+    board.seed = seed;
+    const Outcome outcome = RunSchedule(seed, MakeFaultSchedule(seed), board.tally);
+    if (!outcome.status.ok()) board.Note(outcome.status);
+  }
+}
+
+std::string KindOf(const std::string& what) { return what.substr(0, what.find(':')); }
+
+}  // namespace
+
+std::optional<Finding> RunCampaign(const Campaign& campaign, Tally& tally) {
+  const std::vector<SharedBoard> boards(static_cast<std::size_t>(campaign.processes));
+  std::vector<pid_t> children;
+  const auto step = static_cast<std::uint64_t>(campaign.processes);
+  for (std::uint64_t i = 0; i < step; ++i) {
+    children.push_back(
+        Fork([&] { RunSome(*boards[i], campaign.first_seed + i, campaign.first_seed + campaign.schedules, step); }));
+  }
+  std::optional<Finding> first;
+  for (std::size_t i = 0; i < children.size(); ++i) {
+    const std::optional<Finding> found = Await(children[i], *boards[i]);
+    tally.Add(boards[i]->tally);
+    if (found && (!first || found->seed < first->seed)) first = found;
+  }
+  return first;
+}
+
+std::optional<Finding> RunAlone(std::uint64_t seed, const FaultSchedule& faults) {
+  const SharedBoard board;
+  board->seed = seed;
+  return Await(Fork([&] {
+                 const Outcome outcome = RunSchedule(seed, faults, board->tally);
+                 if (!outcome.status.ok()) board->Note(outcome.status);
+               }),
+               *board);
+}
+
+FaultSchedule Shrink(const Finding& finding) {
+  FaultSchedule faults = MakeFaultSchedule(finding.seed);
+  for (std::size_t i = faults.size(); i-- > 0;) {
+    FaultSchedule fewer = faults;
+    fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
+    const std::optional<Finding> found = RunAlone(finding.seed, fewer);
+    if (found && KindOf(found->what) == KindOf(finding.what)) faults = std::move(fewer);
+  }
+  return faults;
+}
+
+std::string Summary(const Tally& tally) {
+  std::string text =
+      fmt::format("schedules={} publishes={} committed_everywhere={} flips={} faults={} switches={}\n", tally.schedules,
+                  tally.publishes, tally.committed, tally.flips, tally.faults, tally.switches);
+  text += fmt::format("{:16}", "struck in state");
+  for (std::size_t state = 0; state < kSessionStates; ++state) {
+    text += fmt::format("{:>11}", SessionStateName(static_cast<SessionState>(state)));
+  }
+  for (std::size_t kind = 0; kind < kFaultKinds; ++kind) {
+    text += fmt::format("\n{:16}", FaultName(static_cast<FaultKind>(kind)));
+    for (std::size_t state = 0; state < kSessionStates; ++state)
+      text += fmt::format("{:11}", tally.reached[state][kind]);
+  }
+  return text + "\n";
+}
+
+std::string Unreached(const Tally& tally) {
+  std::string text;
+  for (std::size_t state = 0; state < kSessionStates; ++state) {
+    for (std::size_t kind = 0; kind < kFaultKinds; ++kind) {
+      if (tally.reached[state][kind] > 0) continue;
+      text += fmt::format(" {}x{}", SessionStateName(static_cast<SessionState>(state)),
+                          FaultName(static_cast<FaultKind>(kind)));
+    }
+  }
+  return text;
+}
+
+}  // namespace bascule::simulation

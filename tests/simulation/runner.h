@@ -1,0 +1,40 @@
+// Many schedules in several processes, and one failing schedule made small.
+//
+// Thread-safety: confined to one thread of a process that has no other.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tests/simulation/faults.h"
+#include "tests/simulation/world.h"
+
+namespace bascule::simulation {
+
+struct Finding {
+  std::uint64_t seed = 0;
+  std::string what;  // "I4: engine-0: ..."; or how the process ended
+};
+
+struct Campaign {
+  std::uint64_t first_seed = 1;
+  std::uint64_t schedules = 1;
+  int processes = 1;
+};
+
+// Runs schedules first_seed, first_seed + 1, ... and stops at the first that breaks a promise or ends its process. The
+// finding is that of the lowest seed among those that were run.
+std::optional<Finding> RunCampaign(const Campaign& campaign, Tally& tally);
+
+// What schedule `seed` comes to with these faults, in a process of its own.
+std::optional<Finding> RunAlone(std::uint64_t seed, const FaultSchedule& faults);
+// The fewest faults with which schedule `seed` still breaks the same promise, one taken away at a time.
+FaultSchedule Shrink(const Finding& finding);
+
+// "schedules=... publishes=... ", and a table of session states by faults.
+std::string Summary(const Tally& tally);
+// State and fault of every pair that no schedule reached, and that can be.
+std::string Unreached(const Tally& tally);
+
+}  // namespace bascule::simulation

@@ -1,0 +1,73 @@
+// A simulated trainer: one process, or a group of them with a rank each. It makes version after version, publishes each
+// through the product's WeightPublisher, and overwrites its tensors the moment it is told that it may.
+//
+// Thread-safety: confined to one thread; its functions run on fibers.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/simulation/contents.h"
+#include "tests/simulation/engine_node.h"
+#include "tests/simulation/network.h"
+#include "tests/simulation/scheduler.h"
+#include "trainer_side/weight_publisher.h"
+
+namespace bascule::simulation {
+
+struct JobKind {
+  std::string name;
+  int ranks = 1;
+  bool group = false;  // each rank is a process of its own
+  Snapshot snapshot = Snapshot::kNone;
+  std::vector<std::string> replicas;
+};
+
+class TrainerJob {
+ public:
+  static constexpr Duration kPublishTime = std::chrono::seconds(5);
+
+  struct Surroundings {
+    std::function<NodeId()> new_node;                            // for a process that begins
+    std::function<int()> new_content;                            // the number of the next version's values
+    std::function<Duration(TimePoint since)> stood_still_since;  // processes or the machine: no deadline counts that
+  };
+  TrainerJob(Scheduler& scheduler, Network& network, const WentLive& went_live, ReportViolation violation,
+             Surroundings surroundings, JobKind kind);
+  ~TrainerJob();
+
+  struct Published {
+    const Content* content = nullptr;
+    PublishReport report;    // of rank 0
+    bool committed = false;  // everywhere
+  };
+  Published Publish(const PublishRequest& request);
+
+  int process_count() const { return static_cast<int>(processes_.size()); }
+  // 0 while the process is down.
+  NodeId node(int process) const;
+  std::optional<int> ProcessOf(NodeId node) const;
+  void Kill(int process);  // returns at once; what it leaves is cleared away behind the scenes
+  void Start(int process);
+  void Cancel(int process);
+
+ private:
+  struct Process;
+  void Check(const Published& published, const std::string& rank);
+
+  Scheduler& scheduler_;
+  Network& network_;
+  Clock& clock_;
+  const WentLive& went_live_;
+  const ReportViolation violation_;
+  const Surroundings surroundings_;
+  const JobKind kind_;
+  ShardedTrainer tensors_;
+  std::vector<std::shared_ptr<Process>> processes_;  // shared with a publish under way; null while down
+  std::vector<Worker> undertakers_;
+};
+
+}  // namespace bascule::simulation

@@ -1,0 +1,445 @@
+#include "tests/simulation/world.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "base/worker.h"
+#include "tests/simulation/engine_node.h"
+#include "tests/simulation/network.h"
+#include "tests/simulation/recorded_log.h"
+#include "tests/simulation/scheduler.h"
+#include "tests/simulation/trainer_job.h"
+
+namespace bascule::simulation {
+namespace {
+
+constexpr Duration kQuietTime = std::chrono::seconds(15);  // longer than any session lives
+// A group's first publish after a restart may find ranks late; a publisher that has a rival may not know of the rival's
+// last number until it connects again.
+constexpr int kTriesInCompany = 3;
+
+std::size_t StateIndex(std::string_view name) {
+  for (std::size_t state = 0; state < kSessionStates; ++state) {
+    if (SessionStateName(static_cast<SessionState>(state)) == name) return state;
+  }
+  CHECK(false);
+}
+
+class World {
+ public:
+  World(std::uint64_t seed, const FaultSchedule& faults, Tally& tally, bool log)
+      : random_(seed),
+        pending_(faults),
+        tally_(tally),
+        log_(log),
+        scheduler_(seed),
+        clock_(scheduler_.clock()),
+        network_(scheduler_, [this](const Passage& passage) { return OnPassage(passage); }) {
+    ListenToLog([this](std::string_view event, std::string_view fields) { OnLog(event, fields); });
+  }
+  ~World() { ListenToLog({}); }
+
+  Outcome Run() {
+    const Status end = scheduler_.Run([this] { Direct(); });
+    tally_.switches += scheduler_.switches();
+    ++tally_.schedules;
+    return {end, scheduler_.trace()};
+  }
+
+ private:
+  struct Engine {
+    EngineKind kind;
+    std::string address;
+    std::unique_ptr<EngineNode> node;  // null while it is down
+  };
+  struct Order {
+    FaultKind kind;
+    std::uint64_t detail;
+    int engine;
+    int job;
+    int process;
+  };
+  struct Return {
+    TimePoint at;
+    std::function<void()> start;
+  };
+
+  void Direct();
+  void Build();
+  void StartEngine(Engine& engine);
+  void RunJob(TrainerJob& job, int publishes);
+  void FollowOrders();
+  void Follow(const Order& order);
+  void KillEngine(Engine& engine);
+  void Heal();
+  void CheckHealed();
+  void TearDown();
+
+  std::optional<Fault> OnPassage(const Passage& passage);
+  std::optional<Fault> Step(int engine, int job, int process, NodeId from, NodeId to, bool is_message);
+  void Strike(const Fault& fault, int engine, int job, int process, NodeId from, NodeId to);
+  void OnLog(std::string_view event, std::string_view fields);
+  Duration StoodStillSince(TimePoint since) const;
+  int EngineOf(NodeId node) const;
+  std::pair<int, int> JobOf(NodeId node) const;
+  void Violation(std::string_view invariant, const std::string& what) {
+    if (log_) Print("VIOLATION {}: {}", invariant, what);
+    scheduler_.Abandon(invariant, what);
+  }
+  template <typename... Args>
+  void Print(fmt::format_string<Args...> format, Args&&... args) const {
+    const double seconds = MsOf(scheduler_.now() - TimePoint(std::chrono::hours(1000))) / 1000;
+    fmt::print("{:10.6f} step {:3} node {:2}  {}\n", seconds, step_, scheduler_.node(),
+               fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  Random random_;
+  FaultSchedule pending_;  // has not struck yet
+  Tally& tally_;
+  const bool log_;
+  Scheduler scheduler_;
+  Clock& clock_;
+  Network network_;
+  WentLive went_live_;
+  std::vector<Engine> engines_;
+  std::vector<std::unique_ptr<TrainerJob>> jobs_;
+  std::vector<Worker> undertakers_;
+
+  NodeId next_node_ = 1;
+  int next_content_ = 0;
+  std::uint64_t step_ = 0;
+  bool faulty_ = true;                                        // until the network heals
+  bool watching_ = true;                                      // until the fleet is taken down
+  std::vector<std::pair<TimePoint, TimePoint>> stood_still_;  // a process, or the machine
+  int running_jobs_ = 0;
+
+  Mutex mu_;
+  CondVar changed_;
+  std::deque<Order> orders_;
+  std::vector<Return> returns_;  // processes that come back
+};
+
+// The first fiber: builds the fleet, carries out what faults order, heals, and looks at what is left.
+void World::Direct() {
+  scheduler_.GoFirst();
+  Build();
+  std::vector<Worker> drivers;
+  running_jobs_ = static_cast<int>(jobs_.size());
+  for (const auto& job : jobs_) {
+    const int publishes = static_cast<int>(random_.Between(1, 3));
+    drivers.emplace_back("job", [this, &job, publishes](const std::stop_token&) { RunJob(*job, publishes); });
+  }
+  FollowOrders();
+  drivers.clear();
+  Heal();
+  CheckHealed();
+  TearDown();
+}
+
+void World::Build() {
+  const int engines = static_cast<int>(random_.Between(1, 3));
+  std::vector<std::string> addresses;
+  for (int i = 0; i < engines; ++i) {
+    EngineKind kind{.ranks = static_cast<int>(random_.Between(1, kEngineRanksMost)),
+                    .slot_count = static_cast<int>(random_.Between(2, 3)),
+                    .flip = FlipMode::kShadow};
+    if (random_.OneIn(4)) kind = {.ranks = kind.ranks, .slot_count = 2, .flip = FlipMode::kInPlace};
+    addresses.push_back(fmt::format("engine-{}", i));
+    engines_.push_back({.kind = kind, .address = addresses.back(), .node = nullptr});
+  }
+  for (Engine& engine : engines_) StartEngine(engine);
+  const int jobs = random_.OneIn(3) ? 2 : 1;
+  for (int i = 0; i < jobs; ++i) {
+    JobKind kind{.name = fmt::format("trainer-{}", i),
+                 .ranks = static_cast<int>(random_.Between(1, 2)),
+                 .group = false,
+                 .snapshot = random_.OneIn(3) ? Snapshot::kHost : Snapshot::kNone,
+                 .replicas = addresses};
+    kind.group = kind.ranks > 1 && random_.OneIn(2);
+    jobs_.push_back(std::make_unique<TrainerJob>(
+        scheduler_, network_, went_live_,
+        [this](std::string_view invariant, const std::string& what) { Violation(invariant, what); },
+        TrainerJob::Surroundings{.new_node = [this] { return next_node_++; },
+                                 .new_content = [this] { return next_content_++; },
+                                 .stood_still_since = [this](TimePoint since) { return StoodStillSince(since); }},
+        std::move(kind)));
+  }
+}
+
+void World::StartEngine(Engine& engine) {
+  engine.node = std::make_unique<EngineNode>(
+      scheduler_, network_, went_live_,
+      [this](std::string_view invariant, const std::string& what) { Violation(invariant, what); }, next_node_++,
+      engine.address, engine.kind);
+}
+
+void World::RunJob(TrainerJob& job, int publishes) {
+  Random random(scheduler_.RandomBits());
+  for (int i = 0; i < publishes; ++i) {
+    PublishRequest request{.number = std::nullopt, .labels = {}, .take_over = jobs_.size() > 1 && random.OneIn(3)};
+    if (random.OneIn(8)) request.number = 1 + random.Below(6);
+    const TrainerJob::Published published = job.Publish(request);
+    ++tally_.publishes;
+    if (published.committed) ++tally_.committed;
+    if (log_) {
+      for (const ReplicaReport& replica : published.report.replicas) {
+        Print("published {} to {}: {} {}", published.report.version.ToString(), replica.address, replica.phase,
+              replica.status.ToString());
+      }
+    }
+    clock_.SleepUntil(clock_.Now() + std::chrono::milliseconds(random.Below(500)), {});
+  }
+  MutexLock lock(mu_);
+  --running_jobs_;
+  changed_.NotifyAll();
+}
+
+void World::FollowOrders() {
+  MutexLock lock(mu_);
+  while (running_jobs_ > 0) {
+    if (!orders_.empty()) {
+      const Order order = orders_.front();
+      orders_.pop_front();
+      Follow(order);
+      continue;
+    }
+    TimePoint next = clock_.Now() + std::chrono::minutes(1);
+    for (std::size_t i = 0; i < returns_.size(); ++i) {
+      if (returns_[i].at <= clock_.Now()) {
+        const auto start = std::move(returns_[i].start);
+        returns_.erase(returns_.begin() + static_cast<std::ptrdiff_t>(i));
+        start();
+        next = clock_.Now();
+        break;
+      }
+      next = std::min(next, returns_[i].at);
+    }
+    if (next > clock_.Now()) clock_.WaitUntil(changed_, mu_, next);
+  }
+}
+
+void World::Follow(const Order& order) {
+  Engine& engine = engines_[static_cast<std::size_t>(order.engine)];
+  TrainerJob& job = *jobs_[static_cast<std::size_t>(order.job)];
+  const TimePoint soon = clock_.Now() + std::chrono::milliseconds(order.detail % 400);
+  switch (order.kind) {
+    case FaultKind::kKillEngine:
+    case FaultKind::kRestartEngine:
+      KillEngine(engine);
+      if (order.kind == FaultKind::kRestartEngine) {
+        returns_.push_back({soon, [this, &engine] {
+                              if (engine.node == nullptr) StartEngine(engine);
+                            }});
+      }
+      return;
+    case FaultKind::kKillTrainer:
+    case FaultKind::kRestartTrainer:
+      job.Kill(order.process);
+      if (order.kind == FaultKind::kRestartTrainer) {
+        returns_.push_back({soon, [&job, process = order.process] {
+                              if (job.node(process) == 0) job.Start(process);
+                            }});
+      }
+      return;
+    case FaultKind::kCancel:
+      job.Cancel(order.process);
+      return;
+    case FaultKind::kRollback:
+      if (engine.node != nullptr) engine.node->RollBack(std::chrono::milliseconds(1 + order.detail % 2000));
+      return;
+    case FaultKind::kHoldLease:
+      if (engine.node != nullptr) engine.node->HoldLease(std::chrono::milliseconds(1 + order.detail % 7000));
+      return;
+    default:
+      return;
+  }
+}
+
+void World::KillEngine(Engine& engine) {
+  if (engine.node == nullptr) return;
+  engine.node->StopChecking();
+  network_.Sever(engine.node->node());
+  // Shared only because a thread's function has to be copyable.
+  std::shared_ptr<EngineNode> node = std::move(engine.node);
+  undertakers_.emplace_back("undertaker", [node = std::move(node)](const std::stop_token&) mutable { node.reset(); });
+}
+
+void World::Heal() {
+  faulty_ = false;
+  network_.Heal();
+  scheduler_.EndStalls();
+  for (Engine& engine : engines_) {
+    if (engine.node == nullptr) StartEngine(engine);
+    engine.node->FailNextCopies(0);
+  }
+  for (const auto& job : jobs_) {
+    for (int process = 0; process < job->process_count(); ++process) {
+      if (job->node(process) == 0) job->Start(process);
+    }
+  }
+  clock_.SleepUntil(clock_.Now() + kQuietTime, {});
+}
+
+// After the faults are over the next sync commits, everywhere, and every byte is that of its version.
+void World::CheckHealed() {
+  for (const Engine& engine : engines_) engine.node->CheckQuiet();
+  for (const auto& job : jobs_) {
+    const int tries = job->process_count() > 1 || jobs_.size() > 1 ? kTriesInCompany : 1;
+    TrainerJob::Published published;
+    for (int i = 0; i < tries && !published.committed; ++i) {
+      published = job->Publish({.number = std::nullopt, .labels = {}, .take_over = jobs_.size() > 1});
+    }
+    if (!published.committed) {
+      std::string why;
+      for (const ReplicaReport& replica : published.report.replicas) why += "\n  " + replica.status.ToString();
+      Violation("heal", "the next sync does not commit:" + why);
+    }
+    for (const Engine& engine : engines_) {
+      engine.node->CheckLive(*published.content, published.report.version.number);
+    }
+  }
+  clock_.SleepUntil(clock_.Now() + std::chrono::seconds(1), {});
+  for (const Engine& engine : engines_) engine.node->CheckQuiet();
+}
+
+void World::TearDown() {
+  watching_ = false;
+  jobs_.clear();
+  for (Engine& engine : engines_) engine.node->StopChecking();
+  engines_.clear();
+  undertakers_.clear();
+  if (network_.open_ends() != 0)
+    Violation("I6", fmt::format("{} channel or route ends are left", network_.open_ends()));
+}
+
+Duration World::StoodStillSince(TimePoint since) const {
+  Duration time{};
+  for (const auto& [from, until] : stood_still_) {
+    time += std::max(Duration::zero(), std::min(until, clock_.Now()) - std::max(from, since));
+  }
+  return time;
+}
+
+int World::EngineOf(NodeId node) const {
+  for (std::size_t i = 0; i < engines_.size(); ++i) {
+    if (engines_[i].node != nullptr && engines_[i].node->node() == node) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+std::pair<int, int> World::JobOf(NodeId node) const {
+  for (std::size_t i = 0; i < jobs_.size(); ++i) {
+    if (const auto process = jobs_[i]->ProcessOf(node)) return {static_cast<int>(i), *process};
+  }
+  return {-1, -1};
+}
+
+std::optional<Fault> World::OnPassage(const Passage& passage) {
+  if (log_) Print("{} -> {}: {}", passage.from, passage.to, passage.what);
+  if (!faulty_) return std::nullopt;
+  int engine = std::max(EngineOf(passage.from), EngineOf(passage.to));
+  auto [job, process] = std::max(JobOf(passage.from), JobOf(passage.to));
+  return Step(engine, job, process, passage.from, passage.to, /*is_message=*/true);
+}
+
+// One step of the schedule: the first fault whose turn it is strikes, or hits the message.
+std::optional<Fault> World::Step(int engine, int job, int process, NodeId from, NodeId to, bool is_message) {
+  ++step_;
+  if (!faulty_) return std::nullopt;
+  const auto state_of = [this](std::size_t index) {
+    const auto& node = engines_[index].node;
+    return static_cast<SessionState>(StateIndex(node == nullptr ? "idle" : node->session_state()));
+  };
+  const auto due = std::find_if(pending_.begin(), pending_.end(), [&](const Fault& fault) {
+    return fault.at <= step_ && (is_message || !HitsMessage(fault.kind)) &&
+           (!fault.aim || (engine >= 0 && *fault.aim == state_of(static_cast<std::size_t>(engine))));
+  });
+  if (due == pending_.end()) return std::nullopt;
+  const Fault fault = *due;
+  pending_.erase(due);
+  if (engine < 0) engine = static_cast<int>(fault.detail % engines_.size());
+  if (job < 0) std::tie(job, process) = std::pair(static_cast<int>(fault.detail % jobs_.size()), 0);
+  const SessionState state = state_of(static_cast<std::size_t>(engine));
+  ++tally_.faults;
+  ++tally_.reached[static_cast<std::size_t>(state)][static_cast<std::size_t>(fault.kind)];
+  if (log_)
+    Print("FAULT {} (engine {} {}, trainer {}.{})", ToString(fault), engine, SessionStateName(state), job, process);
+  if (HitsMessage(fault.kind)) return fault;
+  Strike(fault, engine, job, process, from, to);
+  return std::nullopt;
+}
+
+// Locks may be held here: what has to wait is left to the first fiber, which goes on before all others.
+void World::Strike(const Fault& fault, int engine, int job, int process, NodeId from, NodeId to) {
+  const Duration time = std::chrono::milliseconds(1 + fault.detail % 8000);
+  EngineNode* const node = engines_[static_cast<std::size_t>(engine)].node.get();
+  switch (fault.kind) {
+    case FaultKind::kPartition:
+      network_.Partition(from, to, clock_.Now() + time);
+      return;
+    case FaultKind::kStallEngine:
+    case FaultKind::kStallTrainer: {
+      const NodeId stalled = fault.kind == FaultKind::kStallTrainer
+                                 ? jobs_[static_cast<std::size_t>(job)]->node(process)
+                                 : (node == nullptr ? 0 : node->node());
+      if (stalled == 0) return;
+      stood_still_.emplace_back(clock_.Now(), clock_.Now() + time);
+      scheduler_.Stall(stalled, clock_.Now() + time);
+      return;
+    }
+    case FaultKind::kFailCopy:
+      if (node != nullptr) node->FailNextCopies(static_cast<int>(1 + fault.detail % 3));
+      return;
+    case FaultKind::kLeap:
+      stood_still_.emplace_back(clock_.Now(), clock_.Now() + time);
+      scheduler_.Leap(time);
+      return;
+    default:
+      orders_.push_back({fault.kind, fault.detail, engine, job, process});
+      changed_.NotifyAll();
+      return;
+  }
+}
+
+void World::OnLog(std::string_view event, std::string_view fields) {
+  if (log_) Print("{} {}", event, fields);
+  if (!watching_ || (event != "session_state" && event != "session_aborted")) return;
+  const int engine = EngineOf(scheduler_.node());
+  if (engine < 0) return;
+  const std::string_view state = event == "session_aborted" ? "aborted" : FieldOf(fields, "state");
+  engines_[static_cast<std::size_t>(engine)].node->OnSessionState(FieldOf(fields, "session"), state, clock_.Now());
+  if (state == "committed") ++tally_.flips;
+  if (event == "session_aborted") return;  // its state has been a step
+  const int job = static_cast<int>(step_ % jobs_.size());
+  const int process = static_cast<int>(step_) % jobs_[static_cast<std::size_t>(job)]->process_count();
+  (void)Step(engine, job, process, scheduler_.node(), jobs_[static_cast<std::size_t>(job)]->node(process),
+             /*is_message=*/false);
+}
+
+}  // namespace
+
+void Tally::Add(const Tally& other) {
+  schedules += other.schedules;
+  switches += other.switches;
+  publishes += other.publishes;
+  committed += other.committed;
+  flips += other.flips;
+  faults += other.faults;
+  for (std::size_t state = 0; state < kSessionStates; ++state) {
+    for (std::size_t kind = 0; kind < kFaultKinds; ++kind) reached[state][kind] += other.reached[state][kind];
+  }
+}
+
+Outcome RunSchedule(std::uint64_t seed, const FaultSchedule& faults, Tally& tally, bool log) {
+  // Left where it is after a failure: fibers that stand still use it.
+  auto* const world = new World(seed, faults, tally, log);
+  Outcome outcome = world->Run();
+  if (outcome.status.ok()) delete world;
+  return outcome;
+}
+
+}  // namespace bascule::simulation
