@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "bridge/session/session_of.h"
+#include "engine_side/rollback.h"
 
 namespace bascule {
 namespace {
@@ -63,6 +64,7 @@ Result<HelloReply> Connection::Answer(const Hello& hello) {
   reply.model = parts_.options.model;
   reply.engine_layout = parts_.options.layout;
   reply.live = parts_.slots.live().value_or(WeightVersion{});
+  reply.kept = parts_.slots.kept().value_or(WeightVersion{});
   reply.connection = id_;
   reply.max_credits = parts_.options.max_credits;
   reply.highest_number = parts_.registry.HighestNumber(reply.live.run);
@@ -98,6 +100,11 @@ void Connection::OnMessage(const SessionMessage& message) {
     if (session != nullptr && session->terms().offer.session == abort->session) {
       session->End(SessionEvent::kAbort, why.WithContext("the publisher says"));
     }
+  } else if (const Require* require = std::get_if<Require>(&message)) {
+    parts_.board.Require(require->version);
+  } else if (const RollBack* roll_back = std::get_if<RollBack>(&message)) {
+    const Result<FlipReport> report = RollBackReceiver(parts_, *roll_back);
+    Send(report.ok() ? SessionMessage(RolledBack{*report}) : SessionMessage(Abort{SessionId{}, report.status()}));
   } else {
     Send(Abort{
         bascule::SessionOf(message),

@@ -3,6 +3,14 @@
 #include <algorithm>
 
 namespace bascule {
+namespace {
+
+bool IsVersion(const WeightVersion& version, const WeightVersion& wanted) {
+  const bool same_bytes = wanted.digest.IsZero() || version.digest == wanted.digest;
+  return version.run == wanted.run && version.number == wanted.number && same_bytes;
+}
+
+}  // namespace
 
 StatusBoard::StatusBoard(const WeightSlots& slots, Clock& clock) : slots_(slots), clock_(clock) {
   MutexLock lock(mu_);
@@ -68,6 +76,7 @@ void StatusBoard::Flipped(HistoryEntry row) {
     status_.newest_seen = 0;
   }
   status_.newest_seen = std::max(status_.newest_seen, row.version.number);
+  if (Satisfied(row)) status_.required.reset();
   history_.Add(std::move(row));
   const StallSummary stalls = history_.Stalls();
   status_.flip_count = stalls.flip_count;
@@ -80,6 +89,23 @@ void StatusBoard::Flipped(HistoryEntry row) {
 void StatusBoard::Offered(const std::string& run, std::uint64_t number) {
   MutexLock lock(mu_);
   if (run == seen_run_) status_.newest_seen = std::max(status_.newest_seen, number);
+}
+
+void StatusBoard::Require(const WeightVersion& version) {
+  MutexLock lock(mu_);
+  if (version.run == seen_run_) status_.newest_seen = std::max(status_.newest_seen, version.number);
+  const std::optional<WeightVersion> live = slots_.live();
+  std::optional<WeightVersion> required;
+  if (!live || !IsVersion(*live, version)) required = version;
+  if (status_.required == required) return;
+  status_.required = std::move(required);
+  Changed();
+}
+
+bool StatusBoard::Satisfied(const HistoryEntry& row) const {
+  if (!status_.required || IsVersion(row.version, *status_.required)) return true;
+  if (row.kind == HistoryEntry::Kind::kRollback) return false;
+  return row.version.run != status_.required->run || row.version.number > status_.required->number;
 }
 
 ReceiverStatus StatusBoard::Read() const {

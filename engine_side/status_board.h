@@ -36,6 +36,9 @@ class StatusBoard {
   // Staleness is the highest number offered in the live run less the live number.
   void Offered(const std::string& run, std::uint64_t number) EXCLUDES(mu_);
 
+  // See WeightReceiver::Require.
+  void Require(const WeightVersion& version) EXCLUDES(mu_);
+
   ReceiverStatus Read() const EXCLUDES(mu_);
   std::vector<HistoryEntry> Rows() const EXCLUDES(mu_);
   // See WeightReceiver::ChangesSince.
@@ -45,6 +48,8 @@ class StatusBoard {
   static constexpr std::size_t kRecent = 256;
 
   void Changed() REQUIRES(mu_);
+  // Is what was required live, or replaced by a version that was committed after it was?
+  bool Satisfied(const HistoryEntry& row) const REQUIRES(mu_);
 
   const WeightSlots& slots_;
   Clock& clock_;

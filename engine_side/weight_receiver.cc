@@ -6,6 +6,7 @@
 #include "engine_side/connection.h"
 #include "engine_side/live_digest.h"
 #include "engine_side/receiver_parts.h"
+#include "engine_side/rollback.h"
 
 namespace bascule {
 namespace {
@@ -84,14 +85,7 @@ class Receiver final : public WeightReceiver {
   WeightLease AcquireLive() override { return slots_->AcquireLive(); }
 
   Result<FlipReport> Rollback(std::optional<std::uint64_t> to, Deadline deadline) override {
-    ASSIGN_OR_RETURN(FlipReport report, gate_.Rollback(to, deadline));
-    HistoryEntry row;
-    row.version = report.version;
-    row.kind = HistoryEntry::Kind::kRollback;
-    row.committed = true;
-    row.flip_stall_us = report.flip_stall_us;
-    board_.Flipped(std::move(row));
-    return report;
+    return RollBackReceiver(parts_, to, OkStatus(), deadline);
   }
 
   Result<MemoryDigest> DigestLive() override {
@@ -99,6 +93,8 @@ class Receiver final : public WeightReceiver {
     if (lease.empty()) return Status::FailedPrecondition("nothing_live", "no version is live yet");
     return DigestLease(lease, options_.layout, engine_plan_);
   }
+
+  void Require(const WeightVersion& version) override { board_.Require(version); }
 
   ReceiverStatus status() const override { return board_.Read(); }
   std::vector<HistoryEntry> History() const override { return board_.Rows(); }

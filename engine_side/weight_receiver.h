@@ -73,6 +73,10 @@ struct ReceiverStatus {
   std::uint64_t flip_count = 0;          // flips and rollbacks, not the initial load
   double stall_us_p50 = 0, stall_us_p99 = 0, stall_us_max = 0;
   std::uint64_t newest_seen = 0;  // highest number offered in the live run: staleness = newest_seen - live
+  // What the fleet has committed and this replica lacks: it stays out of rotation until that or a newer one is live.
+  std::optional<WeightVersion> required;
+
+  bool Ready() const { return live.has_value() && !required.has_value(); }
 };
 
 struct StatusChanges {
@@ -106,6 +110,10 @@ class WeightReceiver {
   //
   // FailedPrecondition "nothing_live"
   virtual Result<MemoryDigest> DigestLive() = 0;
+
+  // The fleet has committed `version`: while it is not live this replica is not ready. It serves on, for whoever asks.
+  // A version whose digest is zero is told by run and number alone.
+  virtual void Require(const WeightVersion& version) = 0;
 
   virtual ReceiverStatus status() const = 0;
   virtual std::vector<HistoryEntry> History() const = 0;  // oldest first; the newest 10 000 are kept

@@ -33,13 +33,15 @@ Status CheckMissing(std::vector<std::uint32_t>& buckets, std::size_t bucket_coun
 }  // namespace
 
 PublishSession::PublishSession(ReplicaConnection& connection, const WeightSource& source, VersionOffer offer,
-                               Deadline deadline, std::stop_token stop, std::function<void()> on_sealed)
+                               Deadline deadline, StopSignal stop, std::function<void()> on_sealed,
+                               FlipDecider* decider)
     : connection_(connection),
       clock_(*connection.options().clock),
       offer_(std::move(offer)),
       deadline_(deadline),
       stop_(std::move(stop)),
       on_sealed_(std::move(on_sealed)),
+      decider_(decider),
       packer_(connection.plan(), source),
       by_name_(OrderByName(connection.plan().tensors)) {}
 
@@ -68,6 +70,7 @@ Status PublishSession::SendVersion() {
   if (status.ok()) status = SealAndVerify(sending);
   report_.wire_bytes = sending.wire_bytes();
   on_sealed_();
+  if (status.ok()) status = AwaitDecision();
   if (status.ok()) status = FlipNow();
   if (status.ok()) return status;
   status = NamingTheLostRank(status, sending);
@@ -116,7 +119,8 @@ Status PublishSession::Await(SessionSending& sending) {
   if (!event.ok() || event->has_value()) sending.Cancel();
   const Status sent = sending.Finish();
   if (!event.ok()) {
-    return unfinished.empty() ? event.status() : event.status().WithContext(unfinished + " still sending");
+    const Status why = event.status();
+    return unfinished.empty() ? why : why.WithContext(unfinished + " still sending");
   }
   if (event->has_value()) {
     engine_ended_ = std::holds_alternative<Abort>(**event);
@@ -162,8 +166,28 @@ Status PublishSession::SendSeal(const SessionSending& sending) {
   return connection_.inbox().Send(Seal{.session = session_, .manifest = std::move(seal)});
 }
 
+Status PublishSession::AwaitDecision() {
+  if (decider_ == nullptr) return OkStatus();
+  connection_.Enter(SendPhase::kDecide);
+  decider_->Ready(report_.version, [this] { connection_.inbox().Wake(); });
+  const Result<std::optional<SessionMessage>> event =
+      NextEvent(deadline_, [this] { return decider_->decision().has_value(); });
+  Status why = stop_.Explain(event.status());
+  if (event.ok() && event->has_value()) {
+    engine_ended_ = std::holds_alternative<Abort>(**event);
+    why = Unexpected(**event);
+  }
+  const std::optional<Status> decided = decider_->Withdraw(why);
+  // Whoever stops this publish comes too late for what has been decided; an engine that is gone does not.
+  const bool too_late = stop_.token().stop_requested() && decided && decided->ok();
+  if (why.ok()) return decided.value_or(OkStatus());
+  return too_late ? OkStatus() : why;
+}
+
 Status PublishSession::FlipNow() {
   connection_.Enter(SendPhase::kFlip);
+  report_.decided = true;
+  if (decider_ != nullptr) stop_ = {};
   RETURN_IF_ERROR(connection_.inbox().Send(Flip{.session = session_}));
   ASSIGN_OR_RETURN(const Committed committed, Expect<Committed>());
   if (committed.report.version != report_.version) {
@@ -177,9 +201,10 @@ Status PublishSession::FlipNow() {
 
 Result<std::optional<SessionMessage>> PublishSession::NextEvent(Deadline deadline, const std::function<bool()>& done) {
   while (true) {
-    ASSIGN_OR_RETURN(std::optional<SessionMessage> message, connection_.inbox().Next(deadline, stop_, done));
+    Result<std::optional<SessionMessage>> message = connection_.inbox().Next(deadline, stop_.token(), done);
+    if (!message.ok()) return stop_.Explain(message.status());
     // What the engine still has to say of a session that is over does not touch this one.
-    const SessionId session = message ? SessionOf(*message) : SessionId{};
+    const SessionId session = message->has_value() ? SessionOf(**message) : SessionId{};
     if (session == SessionId{} || session == session_) return message;
   }
 }
@@ -206,7 +231,7 @@ Status PublishSession::Explained(const Status& failure) {
 
 Status PublishSession::NamingTheLostRank(const Status& failure, const SessionSending& sending) {
   if (!engine_ended_ || failure.reason() != "peer_lost") return failure;
-  static_cast<void>(connection_.inbox().Next(std::min(deadline_, Deadline::After(clock_, kExplanationTime)), stop_,
+  static_cast<void>(connection_.inbox().Next(std::min(deadline_, Deadline::After(clock_, kExplanationTime)), stop_.token(),
                                              [&] { return sending.team_failed() || !sending.has_team(); }));
   return sending.team_failed() ? sending.team_failure() : failure;
 }
@@ -224,11 +249,11 @@ void PublishSession::EndFailed(const Status& why) {
 }
 
 SendReport PublishOnce(const WeightSource& source, ConnectionOptions connection, VersionOffer offer, Deadline deadline,
-                       std::stop_token stop) {
+                       StopSignal stop) {
   if (connection.publisher.value == 0) connection.publisher = InstanceId::Mint();
   PlanCache plans;
   ReplicaConnection replica(std::move(connection), plans);
-  if (const Status opened = replica.Open(source.layout(), deadline, stop); !opened.ok()) {
+  if (const Status opened = replica.Open(source.layout(), deadline, stop.token()); !opened.ok()) {
     SendReport report;
     report.status = replica.Failure(opened);
     report.phase = replica.phase();

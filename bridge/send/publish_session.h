@@ -10,7 +10,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -18,6 +17,8 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "bridge/send/bucket_packer.h"
+#include "bridge/send/cancellation.h"
+#include "bridge/send/flip_decider.h"
 #include "bridge/send/replica_connection.h"
 #include "bridge/send/send_phase.h"
 #include "bridge/send/session_sending.h"
@@ -50,6 +51,7 @@ struct SendReport {
   std::int64_t wire_bytes = 0;  // frames sent, resends included
   double stage_ms = 0;
   double verify_ms = 0;
+  bool decided = false;  // the replica was ready and is to flip: a failure after that may have come too late
   FlipReport flip;
 };
 
@@ -57,9 +59,10 @@ class PublishSession {
  public:
   // Borrows `connection`, which is open, and `source`, which has the layout that the connection said Hello with (a
   // snapshot: in the wire types). `on_sealed` is called once, when nothing of the source is read any more: the engine
-  // has verified every byte, or the session has failed.
+  // has verified every byte, or the session has failed. `decider` is borrowed; null: flip when ready. What it has
+  // decided is carried out even when `stop` is requested then.
   PublishSession(ReplicaConnection& connection, const WeightSource& source, VersionOffer offer, Deadline deadline,
-                 std::stop_token stop, std::function<void()> on_sealed);
+                 StopSignal stop, std::function<void()> on_sealed, FlipDecider* decider = nullptr);
 
   // A session that fails tells the engine why and closes the connection.
   SendReport Run();
@@ -71,6 +74,7 @@ class PublishSession {
   Status SendVersion();
   Status SendBuckets(SessionSending& sending);
   Status SealAndVerify(SessionSending& sending);
+  Status AwaitDecision();
   Status FlipNow();
 
   // Waits until `sending` is through; whatever the engine says meanwhile ends it.
@@ -92,8 +96,9 @@ class PublishSession {
   Clock& clock_;
   const VersionOffer offer_;
   const Deadline deadline_;
-  const std::stop_token stop_;
+  StopSignal stop_;
   const std::function<void()> on_sealed_;
+  FlipDecider* const decider_;
   const SessionId session_ = SessionId::Mint();
   const BucketPacker packer_;
   std::vector<std::size_t> by_name_;  // plan tensors in the order of the manifest
@@ -103,6 +108,6 @@ class PublishSession {
 
 // Opens a connection, sends one version over it and closes it: how an engine loads its own checkpoint.
 SendReport PublishOnce(const WeightSource& source, ConnectionOptions connection, VersionOffer offer, Deadline deadline,
-                       std::stop_token stop = {});
+                       StopSignal stop = {});
 
 }  // namespace bascule

@@ -40,7 +40,9 @@ Status ReplicaConnection::Connect(const Layout& sender, Deadline deadline, std::
 
   Enter(SendPhase::kHello);
   ASSIGN_OR_RETURN(HelloReply reply, ExchangeHello(sender, deadline, stop));
+  engine_ = reply.engine;
   live_ = reply.live;
+  kept_ = reply.kept;
   highest_number_ = reply.highest_number;
   connection_ = reply.connection;
   credits_ = std::min({options_.credits, reply.max_credits, kMaxCredits});
@@ -140,7 +142,7 @@ void ReplicaConnection::Close() {
 
 void ReplicaConnection::NoteCommitted(const WeightVersion& version) {
   highest_number_ = version.run == live_.run ? std::max(highest_number_, version.number) : version.number;
-  live_ = version;
+  kept_ = std::exchange(live_, version);
 }
 
 Status ReplicaConnection::Failure(const Status& why) const {

@@ -10,6 +10,7 @@
 #include <span>
 #include <stop_token>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -75,7 +76,12 @@ class ReplicaConnection {
   // What the engine has live and the highest number committed in that run, as far as this publisher knows.
   const WeightVersion& live() const { return live_; }
   std::uint64_t highest_number() const { return highest_number_; }
+  // What a rollback would go back to; without a run where there is none.
+  const WeightVersion& kept() const { return kept_; }
+  // The process that answered: another after a restart at the same address.
+  InstanceId engine() const { return engine_; }
   void NoteCommitted(const WeightVersion& version);
+  void NoteRolledBack() { std::swap(live_, kept_); }
 
   const ConnectionOptions& options() const { return options_; }
   SendPhase phase() const { return phase_; }
@@ -94,7 +100,9 @@ class ReplicaConnection {
   PlanCache& plans_;
   SendPhase phase_ = SendPhase::kConnect;
   std::shared_ptr<const Plan> plan_;  // shared with the cache and with connections to equal replicas
+  InstanceId engine_;
   WeightVersion live_;
+  WeightVersion kept_;
   std::uint64_t highest_number_ = 0;
   std::uint64_t connection_ = 0;
   TransportDialer* dialer_ = nullptr;

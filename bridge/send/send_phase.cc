@@ -20,8 +20,12 @@ std::string_view SendPhaseName(SendPhase phase) {
       return "seal";
     case SendPhase::kVerify:
       return "verify";
+    case SendPhase::kDecide:
+      return "decide";
     case SendPhase::kFlip:
       return "flip";
+    case SendPhase::kRollback:
+      return "rollback";
   }
   return "unknown";
 }

@@ -8,7 +8,19 @@
 
 namespace bascule {
 
-enum class SendPhase : std::uint8_t { kGroup, kConnect, kHello, kPlan, kOffer, kSend, kSeal, kVerify, kFlip };
+enum class SendPhase : std::uint8_t {
+  kGroup,
+  kConnect,
+  kHello,
+  kPlan,
+  kOffer,
+  kSend,
+  kSeal,
+  kVerify,
+  kDecide,  // ready; the fleet has not decided
+  kFlip,
+  kRollback,
+};
 
 std::string_view SendPhaseName(SendPhase phase);  // "connect"
 

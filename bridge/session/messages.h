@@ -44,6 +44,7 @@ struct HelloReply {
   std::string model;  // see ManifestOffer::model
   Layout engine_layout;
   WeightVersion live;                // run is empty while nothing is live
+  WeightVersion kept;                // what a rollback would go back to; run is empty where there is none
   std::uint64_t highest_number = 0;  // committed in the live version's run
   std::vector<TransportEndpoint> endpoints;
   std::uint64_t connection = 0;  // names the routes of this connection
@@ -100,15 +101,36 @@ struct Committed {
 };
 
 // Either way, at any time before Committed: the session is over, `why` says so in three ways. It is also the answer to
-// an Offer that is refused, and, with session zero, to a Hello that is. Aborts of sessions that are over are ignored.
+// an Offer that is refused, and, with session zero, to a Hello or a RollBack that is. Aborts of sessions that are over
+// are ignored.
 struct Abort {
   SessionId session;
   Status why;
 };
 
+// Publisher -> receiver, between sessions: the fleet has committed this version. A replica where it is not live is out
+// of rotation (not ready) until it is, or a newer one. Not answered.
+struct Require {
+  WeightVersion version;
+};
+
+// Publisher -> receiver, between sessions: back to the kept version at the next safe point, an operation of the replica
+// with its own row in the history. Refused with Abort of session zero, and then nothing changes.
+struct RollBack {
+  WeightVersion from;    // what must be live
+  std::uint64_t to = 0;  // number of what must be kept
+  Status why;            // for the history, e.g. what the gate said of a canary
+  Duration time_left{};
+};
+
+// Receiver -> publisher: the kept version is live.
+struct RolledBack {
+  FlipReport report;
+};
+
 using SessionMessage = std::variant<Hello, HelloReply, Offer, Accept, Seal, Missing, Ready, Flip, Committed, Abort,
                                     GroupJoin, GroupWelcome, GroupEnter, GroupLayout, GroupPlan, GroupPlanned,
-                                    GroupSend, GroupSent, GroupPacked, GroupOutcome>;
+                                    GroupSend, GroupSent, GroupPacked, GroupOutcome, Require, RollBack, RolledBack>;
 std::string_view MessageName(const SessionMessage& message);  // "Offer"
 
 }  // namespace bascule

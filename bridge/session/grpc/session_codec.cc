@@ -42,6 +42,7 @@ void Encode(const HelloReply& reply, v1::SessionMessage& message) {
   for (const TransportEndpoint& endpoint : reply.endpoints) ToProto(endpoint, proto->add_endpoints());
   proto->set_connection(reply.connection);
   proto->set_max_credits(reply.max_credits);
+  if (!reply.kept.run.empty()) ToProto(reply.kept, proto->mutable_kept());
 }
 
 Result<SessionMessage> Decode(const v1::HelloReply& proto) {
@@ -58,6 +59,9 @@ Result<SessionMessage> Decode(const v1::HelloReply& proto) {
   }
   reply.connection = proto.connection();
   reply.max_credits = proto.max_credits();
+  if (proto.has_kept()) {
+    ASSIGN_OR_RETURN(reply.kept, FromProto(proto.kept()));
+  }
   return SessionMessage(std::move(reply));
 }
 
@@ -160,6 +164,46 @@ Result<SessionMessage> Decode(const v1::Abort& proto) {
   return SessionMessage(std::move(abort));
 }
 
+void Encode(const Require& require, v1::SessionMessage& message) {
+  ToProto(require.version, message.mutable_require()->mutable_version());
+}
+
+Result<SessionMessage> Decode(const v1::Require& proto) {
+  ASSIGN_OR_RETURN(WeightVersion version, FromProto(proto.version()));
+  return SessionMessage(Require{std::move(version)});
+}
+
+void Encode(const RollBack& roll_back, v1::SessionMessage& message) {
+  v1::RollBack* proto = message.mutable_roll_back();
+  ToProto(roll_back.from, proto->mutable_from());
+  proto->set_to(roll_back.to);
+  proto->set_time_left_us(MicrosecondsOf(roll_back.time_left));
+  if (roll_back.why.ok()) return;
+  proto->set_code(std::string(StatusCodeName(roll_back.why.code())));
+  proto->set_reason(roll_back.why.reason());
+  proto->set_message(roll_back.why.message());
+}
+
+Result<SessionMessage> Decode(const v1::RollBack& proto) {
+  RollBack roll_back;
+  ASSIGN_OR_RETURN(roll_back.from, FromProto(proto.from()));
+  roll_back.to = proto.to();
+  ASSIGN_OR_RETURN(roll_back.time_left, TimeLeftFromProto("roll_back.time_left_us", proto.time_left_us()));
+  if (!proto.code().empty()) {
+    RETURN_IF_ERROR(FailureFromProto("roll_back.code", proto.code(), proto.reason(), proto.message(), roll_back.why));
+  }
+  return SessionMessage(std::move(roll_back));
+}
+
+void Encode(const RolledBack& rolled_back, v1::SessionMessage& message) {
+  ToProto(rolled_back.report, message.mutable_rolled_back()->mutable_report());
+}
+
+Result<SessionMessage> Decode(const v1::RolledBack& proto) {
+  ASSIGN_OR_RETURN(FlipReport report, FromProto(proto.report()));
+  return SessionMessage(RolledBack{std::move(report)});
+}
+
 }  // namespace
 
 std::string EncodeSessionMessage(const SessionMessage& message) {
@@ -193,6 +237,12 @@ Result<SessionMessage> DecodeSessionMessage(std::string_view bytes) {
       return Decode(proto.committed());
     case v1::SessionMessage::kAbort:
       return Decode(proto.abort());
+    case v1::SessionMessage::kRequire:
+      return Decode(proto.require());
+    case v1::SessionMessage::kRollBack:
+      return Decode(proto.roll_back());
+    case v1::SessionMessage::kRolledBack:
+      return Decode(proto.rolled_back());
     case v1::SessionMessage::kGroupJoin:
       return Decode(proto.group_join());
     case v1::SessionMessage::kGroupWelcome:

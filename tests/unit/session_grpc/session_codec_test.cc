@@ -52,37 +52,42 @@ std::vector<SessionMessage> OneOfEach() {
   reply.model = "model";
   reply.engine_layout = SomeLayout();
   reply.live = {"run", 8, Hash(3)};
+  reply.kept = {"run", 7, Hash(8)};
   reply.highest_number = 9;
   reply.endpoints = {{TransportKind::kLoopback, "x"}, {TransportKind::kShm, "/p"}, {TransportKind::kGrpc, "h:1"}};
   reply.connection = ~std::uint64_t{0};
   reply.max_credits = 8;
   FlipReport report{{"run", 8, Hash(4)}, 77, 12.5, {1, 2, 3, 4, 5, 6, 7, {{"images", 8, 9}}}};
-  return {Hello{kWireVersion, InstanceId{1}, "a model", SomeLayout(), {4096, {"*.bias", ""}}},
-          reply,
-          offer,
-          Accept{SessionId{1}},
-          Seal{SessionId{2}, {{TensorDigest{{1, 2, 3, ~std::uint64_t{0}}}, TensorDigest{}}, Hash(5)}},
-          Missing{SessionId{3}, {0, 7, 4'000'000'000}},
-          Ready{SessionId{4}, 1.5, 0.25},
-          Flip{SessionId{5}, 12},
-          Committed{SessionId{6}, report},
-          Abort{SessionId{7}, Status::DataLoss("digest_mismatch", "tensor x")},
-          GroupJoin{kWireVersion, "job", 3, 8, InstanceId{11}, SomeLayout()},
-          GroupWelcome{InstanceId{12}, 5},
-          GroupEnter{6, 17},
-          GroupLayout{SomeLayout()},
-          GroupPlan{"engine:1", 9, SomeLayout(), {4096, {"*.bias"}}, Hash(6), {{TransportKind::kShm, "/p"}}},
-          GroupPlanned{9, Status::FailedPrecondition("plan_mismatch", "x"), {TransportKind::kGrpc, TransportKind::kShm}},
-          GroupSend{SessionId{8}, 9, {TransportKind::kGrpc, "h:1"}, 8192, 4, std::chrono::microseconds(77)},
-          GroupSent{SessionId{8}, {TensorDigest{{1, 2, 3, 4}}, TensorDigest{}}, 1 << 20},
-          GroupPacked{6},
-          GroupOutcome{6,
-                       {"run", 8, Hash(7)},
-                       100,
-                       200,
-                       {{"engine:1", Status::Unavailable("rank_lost", "trainer rank 2"), "send", TransportKind::kShm, 1, 2,
-                         report},
-                        {"engine:2", OkStatus(), "", TransportKind::kGrpc, 3, 4, report}}}};
+  return {
+      Hello{kWireVersion, InstanceId{1}, "a model", SomeLayout(), {4096, {"*.bias", ""}}},
+      reply,
+      offer,
+      Accept{SessionId{1}},
+      Seal{SessionId{2}, {{TensorDigest{{1, 2, 3, ~std::uint64_t{0}}}, TensorDigest{}}, Hash(5)}},
+      Missing{SessionId{3}, {0, 7, 4'000'000'000}},
+      Ready{SessionId{4}, 1.5, 0.25},
+      Flip{SessionId{5}, 12},
+      Committed{SessionId{6}, report},
+      Abort{SessionId{7}, Status::DataLoss("digest_mismatch", "tensor x")},
+      GroupJoin{kWireVersion, "job", 3, 8, InstanceId{11}, SomeLayout()},
+      GroupWelcome{InstanceId{12}, 5},
+      GroupEnter{6, 17},
+      GroupLayout{SomeLayout()},
+      GroupPlan{"engine:1", 9, SomeLayout(), {4096, {"*.bias"}}, Hash(6), {{TransportKind::kShm, "/p"}}},
+      GroupPlanned{9, Status::FailedPrecondition("plan_mismatch", "x"), {TransportKind::kGrpc, TransportKind::kShm}},
+      GroupSend{SessionId{8}, 9, {TransportKind::kGrpc, "h:1"}, 8192, 4, std::chrono::microseconds(77)},
+      GroupSent{SessionId{8}, {TensorDigest{{1, 2, 3, 4}}, TensorDigest{}}, 1 << 20},
+      GroupPacked{6},
+      GroupOutcome{
+          6,
+          {"run", 8, Hash(7)},
+          100,
+          200,
+          {{"engine:1", Status::Unavailable("rank_lost", "trainer rank 2"), "send", TransportKind::kShm, 1, 2, report},
+           {"engine:2", OkStatus(), "", TransportKind::kGrpc, 3, 4, report}}},
+      Require{{"run", 8, Hash(4)}},
+      RollBack{{"run", 8, Hash(4)}, 7, Status::Aborted("gate_refused", "why"), std::chrono::microseconds(78)},
+      RolledBack{report}};
 }
 
 template <typename T>
@@ -109,6 +114,7 @@ TEST(SessionCodecTest, EveryMessageSurvivesTheRoundTrip) {
   const auto reply = std::get<HelloReply>(*DecodeSessionMessage(EncodeSessionMessage(all[1])));
   EXPECT_EQ(reply.engine_layout, std::get<HelloReply>(all[1]).engine_layout);
   EXPECT_EQ(reply.live, std::get<HelloReply>(all[1]).live);
+  EXPECT_EQ(reply.kept, std::get<HelloReply>(all[1]).kept);
   EXPECT_EQ(reply.endpoints, std::get<HelloReply>(all[1]).endpoints);
   EXPECT_EQ(reply.connection, ~std::uint64_t{0});
   const auto offer = std::get<Offer>(*DecodeSessionMessage(EncodeSessionMessage(all[2])));
@@ -126,6 +132,19 @@ TEST(SessionCodecTest, EveryMessageSurvivesTheRoundTrip) {
   EXPECT_EQ(committed.report.kv, std::get<Committed>(all[8]).report.kv);
   EXPECT_EQ(committed.report.version, std::get<Committed>(all[8]).report.version);
   EXPECT_EQ(std::get<Abort>(*DecodeSessionMessage(EncodeSessionMessage(all[9]))).why, std::get<Abort>(all[9]).why);
+}
+
+TEST(SessionCodecTest, MessagesOfAFleetKeepWhatTheySay) {
+  const auto all = OneOfEach();
+
+  const auto roll_back = RoundTrip<RollBack>(all[21]);
+  EXPECT_EQ(RoundTrip<Require>(all[20]).version, (WeightVersion{"run", 8, Hash(4)}));
+  EXPECT_EQ(roll_back.from, (WeightVersion{"run", 8, Hash(4)}));
+  EXPECT_EQ(roll_back.to, 7u);
+  EXPECT_EQ(roll_back.why, Status::Aborted("gate_refused", "why"));
+  EXPECT_EQ(roll_back.time_left, std::chrono::microseconds(78));
+  EXPECT_EQ(RoundTrip<RolledBack>(all[22]).report.version, (WeightVersion{"run", 8, Hash(4)}));
+  EXPECT_TRUE(RoundTrip<RollBack>(RollBack{.from = {"run", 8, Hash(4)}, .to = 7}).why.ok());
 }
 
 TEST(SessionCodecTest, MessagesOfATrainerGroupKeepWhatTheySay) {

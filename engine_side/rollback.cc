@@ -1,0 +1,32 @@
+#include "engine_side/rollback.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace bascule {
+
+Result<FlipReport> RollBackReceiver(ReceiverParts& parts, std::optional<std::uint64_t> to, const Status& why,
+                                    Deadline deadline) {
+  ASSIGN_OR_RETURN(FlipReport report, parts.gate.Rollback(to, deadline));
+  HistoryEntry row;
+  row.version = report.version;
+  row.kind = HistoryEntry::Kind::kRollback;
+  row.committed = true;
+  row.why = why;
+  row.flip_stall_us = report.flip_stall_us;
+  parts.board.Flipped(std::move(row));
+  return report;
+}
+
+Result<FlipReport> RollBackReceiver(ReceiverParts& parts, const RollBack& request) {
+  const std::optional<WeightVersion> live = parts.slots.live();
+  if (live != request.from) {
+    return Status::FailedPrecondition(
+        "version_not_live",
+        fmt::format("from={} live={}", request.from.ToString(), live ? live->ToString() : std::string("none")));
+  }
+  const Duration time = std::min(request.time_left, parts.options.max_session);
+  return RollBackReceiver(parts, request.to, request.why, Deadline::After(parts.clock, time));
+}
+
+}  // namespace bascule

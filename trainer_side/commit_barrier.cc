@@ -1,0 +1,102 @@
+#include "trainer_side/commit_barrier.h"
+
+#include <utility>
+
+#include "base/log.h"
+
+namespace bascule {
+namespace {
+
+// Who waits for a decision to be told waits for a write to a file and for nobody else.
+constexpr Duration kLookAgain = std::chrono::seconds(1);
+
+}  // namespace
+
+class CommitBarrier::Vote final : public FlipDecider {
+ public:
+  Vote(CommitBarrier& barrier, std::size_t replica) : barrier_(barrier), replica_(replica) {}
+
+  void Ready(const WeightVersion& version, std::function<void()> wake) override {
+    barrier_.Ready(replica_, version, std::move(wake));
+  }
+  std::optional<Status> decision() const override { return barrier_.decision(); }
+  std::optional<Status> Withdraw(const Status& why) override { return barrier_.Withdraw(replica_, why); }
+
+ private:
+  CommitBarrier& barrier_;
+  const std::size_t replica_;
+};
+
+CommitBarrier::CommitBarrier(std::vector<std::string> replicas, CommitHooks hooks, Clock& clock)
+    : replicas_(std::move(replicas)), hooks_(std::move(hooks)), clock_(clock), wake_(replicas_.size()) {
+  for (std::size_t replica = 0; replica < replicas_.size(); ++replica) {
+    votes_.push_back(std::make_unique<Vote>(*this, replica));
+  }
+}
+
+CommitBarrier::~CommitBarrier() = default;
+
+FlipDecider& CommitBarrier::vote(std::size_t replica) { return *votes_.at(replica); }
+
+void CommitBarrier::Ready(std::size_t replica, const WeightVersion& version, std::function<void()> wake) {
+  WeightVersion first;
+  {
+    MutexLock lock(mu_);
+    if (decision_) return;
+    wake_[replica] = std::move(wake);
+    if (deciding_) return;
+    if (ready_count_++ == 0) version_ = version;
+    if (version == version_ && ready_count_ < replicas_.size()) return;
+    deciding_ = true;
+    first = version_;
+  }
+  if (version == first) return Decide(hooks_.write_down(version));
+  // The trainer has changed its tensors between one session and the other.
+  Decide(Status::DataLoss("digest_mismatch", fmt::format("replica {} got digest {}, another {}", replicas_[replica],
+                                                         version.digest.ToHex(), first.digest.ToHex())));
+}
+
+void CommitBarrier::Fail(std::size_t replica, const Status& why) {
+  {
+    MutexLock lock(mu_);
+    if (deciding_) return;
+    deciding_ = true;
+  }
+  Decide(Status::Aborted("replica_not_ready",
+                         fmt::format("{}: {}: {}", replicas_[replica], why.reason(), why.message())));
+}
+
+std::optional<Status> CommitBarrier::Withdraw(std::size_t replica, const Status& why) {
+  {
+    MutexLock lock(mu_);
+    while (deciding_ && !everybody_told_) clock_.WaitUntil(told_, mu_, clock_.Now() + kLookAgain);
+    if (deciding_) return decision_;
+    wake_[replica] = {};
+  }
+  Fail(replica, why);
+  return decision();
+}
+
+std::optional<Status> CommitBarrier::decision() const {
+  MutexLock lock(mu_);
+  return decision_;
+}
+
+void CommitBarrier::Decide(const Status& decision) {
+  LogInfo("fleet_decision", "replicas={} flip={} why=\"{}\"", replicas_.size(), decision.ok(), decision.ToString());
+  std::vector<std::function<void()>> wake;
+  {
+    MutexLock lock(mu_);
+    decision_ = decision;
+    wake.swap(wake_);
+  }
+  if (!decision.ok()) hooks_.abort(decision);
+  for (const auto& one : wake) {
+    if (one) one();
+  }
+  MutexLock lock(mu_);
+  everybody_told_ = true;
+  told_.NotifyAll();
+}
+
+}  // namespace bascule

@@ -1,0 +1,209 @@
+#include "trainer_side/policy_run.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "base/worker.h"
+#include "bridge/send/replica_rollback.h"
+#include "trainer_side/commit_barrier.h"
+
+namespace bascule {
+namespace {
+
+// A refused canary goes back also when the publish has no time left.
+constexpr Duration kRollbackTime = std::chrono::seconds(30);
+
+// The vote of a replica whose fleet has decided before: only the same bytes are that version.
+class DecidedVote final : public FlipDecider {
+ public:
+  explicit DecidedVote(const WeightVersion& decided) : decided_(decided) {}
+
+  void Ready(const WeightVersion& version, std::function<void()> wake) override {
+    if (version != decided_) {
+      decision_ = Status::DataLoss("digest_mismatch",
+                                   fmt::format("{} was decided with digest {}, the source now has {}",
+                                               decided_.ToString(), decided_.digest.ToHex(), version.digest.ToHex()));
+    }
+    wake();
+  }
+  std::optional<Status> decision() const override { return decision_; }
+  std::optional<Status> Withdraw(const Status& /*why*/) override { return decision_; }
+
+ private:
+  const WeightVersion decided_;
+  Status decision_;
+};
+
+}  // namespace
+
+void ForEach(const std::vector<Replica*>& replicas, const std::function<void(Replica&)>& act) {
+  std::vector<Worker> workers;
+  for (Replica* replica : replicas) {
+    workers.emplace_back("publish-replica", [&act, replica](std::stop_token) { act(*replica); });
+  }
+  for (Worker& worker : workers) worker.Join();
+}
+
+PolicyRun::PolicyRun(std::vector<Replica>& replicas, PolicyTerms terms, bool known_run)
+    : replicas_(replicas), terms_(std::move(terms)), known_run_(known_run) {}
+
+void PolicyRun::Run(PublishPolicy policy) {
+  switch (policy) {
+    case PublishPolicy::kEach:
+      return Each();
+    case PublishPolicy::kAll:
+      return All();
+    case PublishPolicy::kCanary:
+      return Canary();
+  }
+}
+
+void PolicyRun::Each() {
+  ForEach(Standing(), [&](Replica& replica) { Send(replica, terms_.cancel); });
+}
+
+void PolicyRun::All() {
+  if (const auto decided = ToFinish()) return Finish(*decided);
+  if (const Replica* failed = FirstFailed()) {
+    const Status& why = failed->sent.status;
+    return GiveUp(Standing(), Status::Aborted("replica_not_ready", fmt::format("{}: {}: {}", failed->address(),
+                                                                               why.reason(), why.message())));
+  }
+  Cancellation stop;
+  const std::stop_callback link(terms_.cancel.token(), [&] { stop.Request(terms_.cancel.why()); });
+  std::vector<std::string> addresses;
+  for (const Replica& replica : replicas_) addresses.push_back(replica.address());
+  CommitBarrier barrier(addresses,
+                        {.write_down = [&](const WeightVersion& version) { return WriteDown(version); },
+                         .abort = [&](const Status& why) { stop.Request(why); }},
+                        terms_.clock);
+  ForEach(Standing(), [&](Replica& replica) {
+    const auto index = static_cast<std::size_t>(&replica - replicas_.data());
+    Send(replica, stop, &barrier.vote(index));
+    if (replica.Failed()) barrier.Fail(index, replica.sent.status);
+  });
+  const bool committed = barrier.decision().value_or(Status()).ok();
+  for (Replica& replica : replicas_) {
+    if (!replica.Failed()) {
+      NoteLive(replica);
+    } else if (committed) {
+      replica.state = ReplicaState::kMissed;
+    }
+  }
+}
+
+std::optional<CommitDecision> PolicyRun::ToFinish() const {
+  if (terms_.journal == nullptr) return std::nullopt;
+  const std::optional<CommitDecision> last = terms_.journal->last();
+  if (!last || last->finished()) return std::nullopt;
+  const bool same = last->version.run == terms_.offer.run && last->version.number == terms_.offer.number;
+  return same ? last : std::nullopt;
+}
+
+void PolicyRun::Finish(const CommitDecision& decided) {
+  ForEach(Standing(), [&](Replica& replica) {
+    DecidedVote vote(decided.version);
+    if (replica.connection->live() != decided.version) {
+      Send(replica, terms_.cancel, &vote);
+    } else {
+      terms_.on_sealed();
+      replica.state = ReplicaState::kCommitted;
+      replica.sent.version = replica.sent.flip.version = decided.version;
+    }
+  });
+  for (Replica& replica : replicas_) {
+    if (replica.Failed()) {
+      replica.state = ReplicaState::kMissed;
+    } else {
+      NoteLive(replica);
+    }
+  }
+}
+
+Status PolicyRun::WriteDown(const WeightVersion& version) const {
+  if (terms_.journal == nullptr) return OkStatus();
+  std::vector<std::string> addresses;
+  for (const Replica& replica : replicas_) addresses.push_back(replica.address());
+  return terms_.journal->Decide(version, addresses);
+}
+
+// The decision stands whether or not this is known: a publisher that comes back asks the replica.
+void PolicyRun::NoteLive(const Replica& replica) const {
+  if (terms_.journal == nullptr) return;
+  if (const Status noted = terms_.journal->NoteLive(replica.address()); !noted.ok()) {
+    LogInfo("journal_failed", "replica={} why=\"{}\"", replica.address(), noted.ToString());
+  }
+}
+
+void PolicyRun::Canary() {
+  std::vector<Replica*> rest = Standing();
+  const auto found = std::find_if(rest.begin(), rest.end(),
+                                  [](const Replica* replica) { return !replica->connection->live().run.empty(); });
+  if (found == rest.end()) {
+    return GiveUp(rest, Status::FailedPrecondition("no_kept_version", "no replica has a version to go back to"));
+  }
+  Replica& canary = **found;
+  rest.erase(found);
+  const WeightVersion previous = canary.connection->live();
+  Send(canary, terms_.cancel);
+  if (canary.Failed()) {
+    const Status& why = canary.sent.status;
+    return GiveUp(rest, Status::Aborted("canary_failed", fmt::format("{}: {}", why.reason(), why.message())));
+  }
+  const Status verdict = terms_.gate({.address = canary.address(),
+                                      .flip = canary.sent.flip,
+                                      .previous = previous,
+                                      .deadline = terms_.deadline,
+                                      .stop = terms_.cancel.token()});
+  LogInfo("canary_judged", "replica={} version={} verdict=\"{}\"", canary.address(),
+          canary.sent.version.ToString(), verdict.ToString());
+  if (verdict.ok()) return ForEach(rest, [&](Replica& replica) { Send(replica, terms_.cancel); });
+  RollBackCanary(canary, previous, verdict);
+  GiveUp(rest, verdict.WithContext(fmt::format("canary {}", canary.address())));
+}
+
+void PolicyRun::RollBackCanary(Replica& canary, const WeightVersion& previous, const Status& verdict) {
+  const Result<FlipReport> back =
+      RollBackReplica(*canary.connection, canary.sent.version, previous.number, verdict,
+                      std::max(terms_.deadline, Deadline::After(terms_.clock, kRollbackTime)));
+  if (back.ok()) {
+    canary.state = ReplicaState::kRolledBack;
+    canary.sent.flip = *back;
+    canary.Fail(verdict);
+  } else {  // the refused version is live there, or the replica is gone
+    canary.Fail(back.status().WithContext(fmt::format("not rolled back after {}", verdict.reason())));
+  }
+}
+
+void PolicyRun::Send(Replica& replica, const StopSignal& stop, FlipDecider* decider) const {
+  VersionOffer own = terms_.offer;
+  own.new_run = (own.new_run || known_run_) && replica.connection->live().run != own.run;
+  PublishSession session(*replica.connection, terms_.source, std::move(own), terms_.deadline, stop, terms_.on_sealed,
+                         decider);
+  replica.sent = session.Run();
+  if (!replica.Failed()) replica.state = ReplicaState::kCommitted;
+}
+
+void PolicyRun::GiveUp(const std::vector<Replica*>& replicas, const Status& why) const {
+  for (Replica* replica : replicas) {
+    replica->Fail(why);
+    terms_.on_sealed();
+  }
+}
+
+std::vector<Replica*> PolicyRun::Standing() const {
+  std::vector<Replica*> standing;
+  for (Replica& replica : replicas_) {
+    if (!replica.Failed()) standing.push_back(&replica);
+  }
+  return standing;
+}
+
+const Replica* PolicyRun::FirstFailed() const {
+  const auto failed = std::find_if(replicas_.begin(), replicas_.end(), [](const Replica& r) { return r.Failed(); });
+  return failed == replicas_.end() ? nullptr : &*failed;
+}
+
+}  // namespace bascule

@@ -1,0 +1,66 @@
+// Brings one version to replicas whose connections are open, by a policy.
+//
+// Thread-safety: confined to the publish thread, but for what it hands its sessions.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "bridge/send/cancellation.h"
+#include "bridge/send/publish_session.h"
+#include "bridge/send/weight_source.h"
+#include "trainer_side/commit_journal.h"
+#include "trainer_side/publish_policy.h"
+#include "trainer_side/replica.h"
+
+namespace bascule {
+
+// What the sessions of one publish share. Borrowed.
+struct PolicyTerms {
+  const WeightSource& source;
+  const VersionOffer& offer;
+  Deadline deadline;
+  const Cancellation& cancel;
+  std::function<void()> on_sealed;  // once for each replica that has not failed before: nothing is read for it any more
+  CommitJournal* journal = nullptr;  // of kAll; null: decisions are not written down
+  CanaryGate gate;                   // of kCanary
+  Clock& clock;
+};
+
+class PolicyRun {
+ public:
+  // Those of `replicas` that have failed take no part, but count for kAll. A run that the publisher's own versions are
+  // in (`known_run`) goes on in a replica that has another one live: it was restarted.
+  PolicyRun(std::vector<Replica>& replicas, PolicyTerms terms, bool known_run);
+
+  void Run(PublishPolicy policy);
+
+ private:
+  void Each();
+  void All();
+  void Canary();
+
+  // A decision that was made before, under the same number, and not carried out everywhere.
+  std::optional<CommitDecision> ToFinish() const;
+  void Finish(const CommitDecision& decided);
+  Status WriteDown(const WeightVersion& version) const;
+  void NoteLive(const Replica& replica) const;
+  void RollBackCanary(Replica& canary, const WeightVersion& previous, const Status& verdict);
+
+  void Send(Replica& replica, const StopSignal& stop, FlipDecider* decider = nullptr) const;
+  // None of these will be sent anything.
+  void GiveUp(const std::vector<Replica*>& replicas, const Status& why) const;
+  std::vector<Replica*> Standing() const;
+  const Replica* FirstFailed() const;
+
+  std::vector<Replica>& replicas_;
+  const PolicyTerms terms_;
+  const bool known_run_;
+};
+
+// Runs `act` for each, all at once.
+void ForEach(const std::vector<Replica*>& replicas, const std::function<void(Replica&)>& act);
+
+}  // namespace bascule
