@@ -21,9 +21,8 @@ Result<FlipReport> RollBackReceiver(ReceiverParts& parts, std::optional<std::uin
 Result<FlipReport> RollBackReceiver(ReceiverParts& parts, const RollBack& request) {
   const std::optional<WeightVersion> live = parts.slots.live();
   if (live != request.from) {
-    return Status::FailedPrecondition(
-        "version_not_live",
-        fmt::format("from={} live={}", request.from.ToString(), live ? live->ToString() : std::string("none")));
+    return Status::FailedPrecondition("version_not_live", fmt::format("from={} live={}", request.from.ToString(),
+                                                                      live ? live->ToString() : std::string("none")));
   }
   const Duration time = std::min(request.time_left, parts.options.max_session);
   return RollBackReceiver(parts, request.to, request.why, Deadline::After(parts.clock, time));

@@ -62,8 +62,8 @@ void CommitBarrier::Fail(std::size_t replica, const Status& why) {
     if (deciding_) return;
     deciding_ = true;
   }
-  Decide(Status::Aborted("replica_not_ready",
-                         fmt::format("{}: {}: {}", replicas_[replica], why.reason(), why.message())));
+  Decide(
+      Status::Aborted("replica_not_ready", fmt::format("{}: {}: {}", replicas_[replica], why.reason(), why.message())));
 }
 
 std::optional<Status> CommitBarrier::Withdraw(std::size_t replica, const Status& why) {

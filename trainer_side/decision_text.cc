@@ -85,7 +85,8 @@ std::string DecisionText(const CommitDecision& decision) {
 
 Result<CommitDecision> ParseDecision(std::string_view text) {
   const std::size_t end = text.rfind(kEnd);
-  if (end == std::string_view::npos || text.substr(end) != fmt::format("{}{}\n", kEnd, Sha256Of(text.substr(0, end)).ToHex())) {
+  if (end == std::string_view::npos ||
+      text.substr(end) != fmt::format("{}{}\n", kEnd, Sha256Of(text.substr(0, end)).ToHex())) {
     return Status::DataLoss("bad_journal", "its hash is missing, or another");
   }
   text = text.substr(0, end);

@@ -27,6 +27,7 @@ PublishReport ReportOf(const GroupOutcome& outcome) {
     report.replicas.push_back({.address = replica.address,
                                .status = replica.status,
                                .phase = replica.phase,
+                               .state = replica.status.ok() ? ReplicaState::kCommitted : ReplicaState::kAborted,
                                .transport = replica.transport,
                                .stage_ms = replica.stage_ms,
                                .verify_ms = replica.verify_ms,

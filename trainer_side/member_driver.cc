@@ -5,6 +5,7 @@
 #include "bridge/send/send_phase.h"
 #include "device/host/host_memory.h"
 #include "trainer_side/group_report.h"
+#include "trainer_side/weight_guard.h"
 
 namespace bascule {
 
@@ -23,16 +24,16 @@ MemberDriver::MemberDriver(WeightPublisherOptions options, const TensorSource& s
 }
 
 PublishReport MemberDriver::Run(const PublishRequest& request, const WeightVersion& /*newest*/, PendingPublish& pending,
-                                Deadline deadline, const std::stop_token& stop) {
+                                Deadline deadline, const Cancellation& cancel) {
   const RoundHooks hooks{.source = [&](const std::vector<TensorSpec>& wire) { return SourceOf(wire, pending); },
                          .packed = [&] { pending.SetPacked(); }};
-  const Result<GroupOutcome> outcome = member_->TakePart(request.number, hooks, deadline, stop);
+  const Result<GroupOutcome> outcome = member_->TakePart(request.number, hooks, deadline, cancel.token());
   PublishReport report;
   if (outcome.ok()) {
     report = ReportOf(*outcome);
   } else {
     report.replicas.push_back({.address = options_.group.leader,
-                               .status = outcome.status(),
+                               .status = StopSignal(cancel).Explain(outcome.status()),
                                .phase = std::string(SendPhaseName(SendPhase::kGroup))});
   }
   report.packed_ms = pending.packed_ms();
@@ -40,6 +41,7 @@ PublishReport MemberDriver::Run(const PublishRequest& request, const WeightVersi
 }
 
 Result<const WeightSource*> MemberDriver::SourceOf(const std::vector<TensorSpec>& wire, PendingPublish& pending) {
+  if (options_.guard) RETURN_IF_ERROR(CheckWeights(source_, *options_.guard));
   const WeightSource* source = &source_;
   if (options_.snapshot == Snapshot::kHost) {
     if (snapshot_ == nullptr || snapshot_->wire() != wire) {

@@ -20,7 +20,7 @@ class MemberDriver final : public PublishDriver {
 
   // The number is the leader's choice; one that is asked for here is compared with it.
   PublishReport Run(const PublishRequest& request, const WeightVersion& newest, PendingPublish& pending,
-                    Deadline deadline, const std::stop_token& stop) override;
+                    Deadline deadline, const Cancellation& cancel) override;
 
  private:
   // What sessions read: the tensors, or a copy that is made now.

@@ -22,9 +22,9 @@ class DecidedVote final : public FlipDecider {
 
   void Ready(const WeightVersion& version, std::function<void()> wake) override {
     if (version != decided_) {
-      decision_ = Status::DataLoss("digest_mismatch",
-                                   fmt::format("{} was decided with digest {}, the source now has {}",
-                                               decided_.ToString(), decided_.digest.ToHex(), version.digest.ToHex()));
+      decision_ = Status::DataLoss(
+          "digest_mismatch", fmt::format("{} was decided with digest {}, the source now has {}", decided_.ToString(),
+                                         decided_.digest.ToHex(), version.digest.ToHex()));
     }
     wake();
   }
@@ -157,8 +157,8 @@ void PolicyRun::Canary() {
                                       .previous = previous,
                                       .deadline = terms_.deadline,
                                       .stop = terms_.cancel.token()});
-  LogInfo("canary_judged", "replica={} version={} verdict=\"{}\"", canary.address(),
-          canary.sent.version.ToString(), verdict.ToString());
+  LogInfo("canary_judged", "replica={} version={} verdict=\"{}\"", canary.address(), canary.sent.version.ToString(),
+          verdict.ToString());
   if (verdict.ok()) return ForEach(rest, [&](Replica& replica) { Send(replica, terms_.cancel); });
   RollBackCanary(canary, previous, verdict);
   GiveUp(rest, verdict.WithContext(fmt::format("canary {}", canary.address())));

@@ -1,10 +1,10 @@
 // How a publish is carried out: ReplicaDriver leads it, MemberDriver takes part in one that another process leads.
 #pragma once
 
-#include <stop_token>
 #include <string>
 
 #include "base/clock.h"
+#include "bridge/send/cancellation.h"
 #include "trainer_side/pending_publish.h"
 #include "trainer_side/weight_publisher.h"
 
@@ -17,7 +17,7 @@ class PublishDriver {
   // One publish from beginning to end; `pending` hears when the tensors may change. `newest` is the last version that
   // was packed and sealed.
   virtual PublishReport Run(const PublishRequest& request, const WeightVersion& newest, PendingPublish& pending,
-                            Deadline deadline, const std::stop_token& stop) = 0;
+                            Deadline deadline, const Cancellation& cancel) = 0;
   // As WeightPublisher's. Thread-safe.
   virtual std::string group_address() const { return ""; }
 };

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/worker.h"
+#include "base/log.h"
 #include "device/host/host_memory.h"
 #include "trainer_side/group_report.h"
+#include "trainer_side/policy_run.h"
 
 namespace bascule {
 
@@ -43,8 +44,7 @@ ReplicaDriver::ReplicaDriver(WeightPublisherOptions options, const TensorSource&
                                .team = leader_.get(),
                                .connect_timeout = options_.connect_timeout,
                                .clock = options_.clock},
-             plans_),
-         .sent = {}});
+             plans_)});
   }
 }
 
@@ -54,36 +54,39 @@ ReplicaDriver::~ReplicaDriver() {
 }
 
 PublishReport ReplicaDriver::Run(const PublishRequest& request, const WeightVersion& newest, PendingPublish& pending,
-                                 Deadline deadline, const std::stop_token& stop) {
-  for (Replica& replica : replicas_) replica.sent = {};
-  GatherGroup(request, deadline, stop);
-  OpenReplicas(deadline, stop);
+                                 Deadline deadline, const Cancellation& cancel) {
+  for (Replica& replica : replicas_) replica.Begin();
+  GatherGroup(request, deadline, cancel);
+  OpenReplicas(deadline, cancel);
   RefuseOtherTensors();
+  SettleDecision();
   VersionOffer offer;
   if (Result<VersionOffer> chosen = ChooseVersion(request, newest); chosen.ok()) {
     offer = std::move(*chosen);
   } else {
     FailAll(chosen.status());
   }
+  if (const Status fit = CheckStanding(); !fit.ok()) FailAll(fit);
   if (options_.snapshot == Snapshot::kHost) {
     if (const Status taken = TakeSnapshot(); !taken.ok()) FailAll(taken);
     pending.SetPacked();
   }
-  SendToReplicas(offer, pending, deadline, stop);
+  SendToReplicas(offer, offer.run == KnownRun(newest), pending, deadline, cancel);
+  NoteDecision();
   PublishReport report = Report(offer, pending);
   if (leader_ != nullptr) leader_->Conclude(OutcomeOf(report));
   return report;
 }
 
-void ReplicaDriver::GatherGroup(const PublishRequest& request, Deadline deadline, const std::stop_token& stop) {
+void ReplicaDriver::GatherGroup(const PublishRequest& request, Deadline deadline, const Cancellation& cancel) {
   if (leader_ == nullptr) return;
-  Result<GroupLeader::Assembly> assembly = leader_->Gather(request.number, deadline, stop);
+  Result<GroupLeader::Assembly> assembly = leader_->Gather(request.number, deadline, cancel.token());
   if (!assembly.ok()) {
     for (Replica& replica : replicas_) {
       replica.connection->Enter(SendPhase::kGroup);
       replica.sent.phase = SendPhase::kGroup;
     }
-    return FailAll(assembly.status());
+    return FailAll(StopSignal(cancel).Explain(assembly.status()));
   }
   group_layout_ = std::move(assembly->layout);
   if (!assembly->changed) return;
@@ -91,11 +94,10 @@ void ReplicaDriver::GatherGroup(const PublishRequest& request, Deadline deadline
   for (Replica& replica : replicas_) replica.connection->Close();
 }
 
-void ReplicaDriver::OpenReplicas(Deadline deadline, const std::stop_token& stop) {
-  ForEachStanding([&](Replica& replica) {
-    const Status opened = replica.connection->Open(layout(), deadline, stop);
-    replica.sent.status = replica.connection->Failure(opened);
-    replica.sent.phase = replica.connection->phase();
+void ReplicaDriver::OpenReplicas(Deadline deadline, const Cancellation& cancel) {
+  ForEach(Standing(), [&](Replica& replica) {
+    const Status opened = replica.connection->Open(layout(), deadline, cancel.token());
+    replica.Fail(StopSignal(cancel).Explain(opened));
   });
 }
 
@@ -104,13 +106,34 @@ void ReplicaDriver::RefuseOtherTensors() {
   for (Replica* replica : standing) {
     const ReplicaConnection& first = *standing.front()->connection;
     if (replica->connection->plan().tensors == first.plan().tensors) continue;
-    replica->sent.status = replica->connection->Failure(Status::FailedPrecondition(
+    replica->Fail(Status::FailedPrecondition(
         "replicas_differ", fmt::format("takes other tensors or types than replica {}", first.options().address)));
   }
 }
 
+// A decision counts once any replica has carried it out: before that nobody serves the version, and nobody lacks it.
+void ReplicaDriver::SettleDecision() {
+  if (options_.journal != nullptr) {
+    const std::optional<CommitDecision> last = options_.journal->last();
+    bool carried_out = last && !last->live.empty();
+    for (const Replica* replica : Standing()) {
+      if (!last || replica->connection->live() != last->version) continue;
+      carried_out = true;
+      if (const Status noted = options_.journal->NoteLive(replica->address()); !noted.ok()) {
+        LogWarn("journal_failed", "replica={} why=\"{}\"", replica->address(), noted.ToString());
+      }
+    }
+    if (carried_out) committed_ = last->version;
+  }
+  for (Replica* replica : Standing()) {
+    if (!committed_ || replica->connection->live() == *committed_) continue;
+    // One that cannot be told is found lost by its session.
+    static_cast<void>(replica->connection->inbox().Send(Require{*committed_}));
+  }
+}
+
 Result<VersionOffer> ReplicaDriver::ChooseVersion(const PublishRequest& request, const WeightVersion& newest) {
-  VersionOffer offer{.run = options_.run,
+  VersionOffer offer{.run = options_.run.empty() ? KnownRun(newest) : options_.run,
                      .number = 0,
                      .new_run = options_.new_run,
                      .labels = request.labels,
@@ -125,12 +148,29 @@ Result<VersionOffer> ReplicaDriver::ChooseVersion(const PublishRequest& request,
     return Status::FailedPrecondition("no_run", "no replica has a live version whose run could go on: name a run");
   }
   std::uint64_t seen = newest.run == offer.run ? newest.number : 0;
+  if (options_.journal != nullptr) {
+    const std::optional<CommitDecision> last = options_.journal->last();
+    if (last && last->version.run == offer.run) seen = std::max(seen, last->version.number);
+  }
   for (const Replica* replica : Standing()) {
     const ReplicaConnection& connection = *replica->connection;
     if (connection.live().run == offer.run) seen = std::max(seen, connection.highest_number());
   }
   offer.number = request.number.value_or(seen + 1);
   return offer;
+}
+
+std::string ReplicaDriver::KnownRun(const WeightVersion& newest) const {
+  return newest.run.empty() && committed_ ? committed_->run : newest.run;
+}
+
+Status ReplicaDriver::CheckStanding() {
+  const std::size_t standing = Standing().size();
+  if (standing > 0 && std::cmp_less(standing, options_.min_replicas)) {
+    return Status::Unavailable("too_few_replicas", fmt::format("{} of {} can be reached, {} have to be", standing,
+                                                               replicas_.size(), options_.min_replicas));
+  }
+  return standing > 0 && options_.guard ? CheckWeights(source_, *options_.guard) : OkStatus();
 }
 
 Status ReplicaDriver::TakeSnapshot() {
@@ -145,8 +185,8 @@ Status ReplicaDriver::TakeSnapshot() {
   return OkStatus();
 }
 
-void ReplicaDriver::SendToReplicas(const VersionOffer& offer, PendingPublish& pending, Deadline deadline,
-                                   const std::stop_token& stop) {
+void ReplicaDriver::SendToReplicas(const VersionOffer& offer, bool known_run, PendingPublish& pending,
+                                   Deadline deadline, const Cancellation& cancel) {
   const int standing = static_cast<int>(Standing().size());
   pending.ExpectSealed(standing);
   if (standing == 0) return;
@@ -162,12 +202,25 @@ void ReplicaDriver::SendToReplicas(const VersionOffer& offer, PendingPublish& pe
     pending.CountSealed();
     if (--unsealed == 0 && leader_ != nullptr) leader_->NotePacked();
   };
-  ForEachStanding([&](Replica& replica) {
-    VersionOffer own = offer;
-    own.new_run = offer.new_run && replica.connection->live().run != offer.run;
-    PublishSession session(*replica.connection, *source, std::move(own), deadline, stop, on_sealed);
-    replica.sent = session.Run();
-  });
+  PolicyRun(replicas_,
+            {.source = *source,
+             .offer = offer,
+             .deadline = deadline,
+             .cancel = cancel,
+             .on_sealed = on_sealed,
+             .journal = options_.journal,
+             .gate = options_.gate,
+             .clock = *options_.clock},
+            known_run)
+      .Run(options_.policy);
+}
+
+// Under kEach a replica that lags is stale, which it shows; under the others the fleet is one.
+void ReplicaDriver::NoteDecision() {
+  if (options_.policy == PublishPolicy::kEach) return;
+  for (const Replica& replica : replicas_) {
+    if (replica.state == ReplicaState::kCommitted) committed_ = replica.sent.version;
+  }
 }
 
 PublishReport ReplicaDriver::Report(const VersionOffer& offer, const PendingPublish& pending) const {
@@ -179,9 +232,10 @@ PublishReport ReplicaDriver::Report(const VersionOffer& offer, const PendingPubl
     if (!sent.version.digest.IsZero()) report.version.digest = sent.version.digest;
     report.bytes = std::max(report.bytes, sent.bytes);
     report.wire_bytes += sent.wire_bytes;
-    report.replicas.push_back({.address = replica.connection->options().address,
+    report.replicas.push_back({.address = replica.address(),
                                .status = sent.status,
                                .phase = sent.status.ok() ? "" : std::string(SendPhaseName(sent.phase)),
+                               .state = replica.state,
                                .transport = sent.transport,
                                .stage_ms = sent.stage_ms,
                                .verify_ms = sent.verify_ms,
@@ -191,25 +245,15 @@ PublishReport ReplicaDriver::Report(const VersionOffer& offer, const PendingPubl
 }
 
 void ReplicaDriver::FailAll(const Status& why) {
-  for (Replica* replica : Standing()) replica->sent.status = replica->connection->Failure(why);
+  for (Replica* replica : Standing()) replica->Fail(why);
 }
 
-std::vector<ReplicaDriver::Replica*> ReplicaDriver::Standing() {
+std::vector<Replica*> ReplicaDriver::Standing() {
   std::vector<Replica*> standing;
   for (Replica& replica : replicas_) {
     if (!replica.Failed()) standing.push_back(&replica);
   }
   return standing;
-}
-
-template <typename Act>
-void ReplicaDriver::ForEachStanding(const Act& act) {
-  const std::vector<Replica*> standing = Standing();
-  std::vector<Worker> workers;
-  for (Replica* replica : standing) {
-    workers.emplace_back("publish-replica", [&act, replica](std::stop_token) { act(*replica); });
-  }
-  for (Worker& worker : workers) worker.Join();
 }
 
 }  // namespace bascule

@@ -12,9 +12,9 @@
 #include "bridge/group/rank_source.h"
 #include "bridge/send/plan_cache.h"
 #include "bridge/send/publish_session.h"
-#include "bridge/send/replica_connection.h"
 #include "bridge/send/send_pacer.h"
 #include "trainer_side/publish_driver.h"
+#include "trainer_side/replica.h"
 #include "trainer_side/snapshot.h"
 
 namespace bascule {
@@ -28,35 +28,32 @@ class ReplicaDriver final : public PublishDriver {
   ~ReplicaDriver() override;
 
   PublishReport Run(const PublishRequest& request, const WeightVersion& newest, PendingPublish& pending,
-                    Deadline deadline, const std::stop_token& stop) override;
+                    Deadline deadline, const Cancellation& cancel) override;
   std::string group_address() const override { return listener_ == nullptr ? "" : listener_->address(); }
 
  private:
-  // A replica and how the publish under way fares there. Touched by one thread at a time.
-  struct Replica {
-    std::unique_ptr<ReplicaConnection> connection;
-    SendReport sent;
-    bool Failed() const { return !sent.status.ok(); }
-  };
-
   ReplicaDriver(WeightPublisherOptions options, const TensorSource& source);
 
   // The phases of one publish.
-  void GatherGroup(const PublishRequest& request, Deadline deadline, const std::stop_token& stop);
-  void OpenReplicas(Deadline deadline, const std::stop_token& stop);
+  void GatherGroup(const PublishRequest& request, Deadline deadline, const Cancellation& cancel);
+  void OpenReplicas(Deadline deadline, const Cancellation& cancel);
+  // Notes what replicas say of the last decision, and tells those that have missed it.
+  void SettleDecision();
   // Every replica of a publish takes the same tensors in the same types: a version is one set of bytes.
   void RefuseOtherTensors();
   Result<VersionOffer> ChooseVersion(const PublishRequest& request, const WeightVersion& newest);
+  // The run that this publisher's versions are in; empty where it has published none.
+  std::string KnownRun(const WeightVersion& newest) const;
+  Status CheckStanding();
   Status TakeSnapshot();
-  void SendToReplicas(const VersionOffer& offer, PendingPublish& pending, Deadline deadline,
-                      const std::stop_token& stop);
+  void SendToReplicas(const VersionOffer& offer, bool known_run, PendingPublish& pending, Deadline deadline,
+                      const Cancellation& cancel);
+  void NoteDecision();
   PublishReport Report(const VersionOffer& offer, const PendingPublish& pending) const;
 
   const Layout& layout() const { return group_layout_ == nullptr ? source_.layout() : *group_layout_; }
   void FailAll(const Status& why);
   std::vector<Replica*> Standing();  // those that have not failed
-  template <typename Act>
-  void ForEachStanding(const Act& act);
 
   const WeightPublisherOptions options_;
   const TensorSource& source_;
@@ -66,6 +63,7 @@ class ReplicaDriver final : public PublishDriver {
   std::shared_ptr<const Layout> group_layout_;  // of the last round; shared with the leader
   std::vector<Replica> replicas_;
   std::unique_ptr<HostSnapshot> snapshot_;
+  std::optional<WeightVersion> committed_;           // by the fleet as a whole; a replica without it is out of rotation
   std::uint64_t term_ = 1;                           // each takeover raises it
   std::unique_ptr<ControlHost::Listener> listener_;  // last: its threads use the leader
 };

@@ -80,9 +80,8 @@ std::uint32_t LargestOf(const BoxView& view, const BoxShape& shape, int item_byt
 Status CheckLargest(const TensorSpec& tensor, std::uint32_t largest, const MagnitudeBits& bits,
                     const WeightGuard& guard) {
   if (largest >= bits.infinity) {
-    return Status::DataLoss("weights_not_finite",
-                            fmt::format("tensor {} has {}", tensor.name,
-                                        largest == bits.infinity ? "an infinity" : "a NaN"));
+    return Status::DataLoss("weights_not_finite", fmt::format("tensor {} has {}", tensor.name,
+                                                              largest == bits.infinity ? "an infinity" : "a NaN"));
   }
   const double magnitude = bits.value(largest);
   if (guard.max_magnitude == 0 || magnitude <= guard.max_magnitude) return OkStatus();

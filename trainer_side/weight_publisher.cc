@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <list>
 #include <set>
 #include <utility>
 
@@ -16,6 +17,8 @@
 namespace bascule {
 namespace {
 
+// A publish that others wait for ends by its own deadline, or soon after it is cancelled.
+constexpr Duration kLookAgain = std::chrono::seconds(1);
 constexpr std::size_t kHistoryEntries = 10'000;
 constexpr std::int64_t kMinBucketBytes = 4096;
 constexpr std::int64_t kBucketAlignment = 64;
@@ -53,6 +56,8 @@ Status CheckOptions(const WeightPublisherOptions& options) {
   if (options.credits < 1 || options.credits > kMaxCredits) {
     return BadOptions(fmt::format("credits={} is not in [1, {}]", options.credits, kMaxCredits));
   }
+  if (options.policy == PublishPolicy::kCanary && leads && !options.gate) return BadOptions("a canary without a gate");
+  if (options.min_replicas < 1) return BadOptions(fmt::format("min_replicas={} is not positive", options.min_replicas));
   if (options.max_bytes_per_second < 0) return BadOptions("max_bytes_per_second is negative");
   if (options.connect_timeout <= Duration::zero() || options.deadline <= Duration::zero()) {
     return BadOptions("connect_timeout and deadline are positive");
@@ -77,7 +82,17 @@ class Publisher final : public WeightPublisher {
   Result<std::uint64_t> WaitForChange(std::uint64_t seen, Deadline deadline) const override EXCLUDES(mu_);
 
  private:
-  void Record(const PublishReport& report) EXCLUDES(mu_);
+  // One publish that is under way or waits for the one that it supersedes.
+  struct Publishing {
+    Cancellation cancel;
+    bool over = false;  // guarded by mu_
+    Worker worker;      // last: joined before the rest goes
+  };
+
+  void Run(Publishing& own, const PublishRequest& request, PendingPublish& pending) EXCLUDES(mu_);
+  // Waits for every publish that began before this one, and gives the newest version by then.
+  WeightVersion AwaitTurn(const Publishing& own) EXCLUDES(mu_);
+  void Record(const PublishReport& report, Publishing& own) EXCLUDES(mu_);
 
   Clock& clock_;
   const Duration deadline_;
@@ -89,50 +104,69 @@ class Publisher final : public WeightPublisher {
   PublisherStatus status_ GUARDED_BY(mu_);
   std::deque<PublishReport> history_ GUARDED_BY(mu_);
   std::uint64_t change_ GUARDED_BY(mu_) = 1;
-  Worker publish_ GUARDED_BY(mu_);
+  std::list<Publishing> publishing_ GUARDED_BY(mu_);  // oldest first; those that are over until the next begins
 };
 
 Publisher::~Publisher() {
   Cancel();
-  Worker running;
-  {
-    MutexLock lock(mu_);
-    running = std::move(publish_);
-  }
-  running.Join();
+  std::list<Publishing> publishing;
+  MutexLock lock(mu_);
+  while (status_.publishing) clock_.WaitUntil(changed_, mu_, clock_.Now() + kLookAgain);
+  publishing.swap(publishing_);
 }
 
 Result<std::shared_ptr<PublishHandle>> Publisher::Publish(PublishRequest request) {
   MutexLock lock(mu_);
-  if (status_.publishing) return Status::FailedPrecondition("publish_in_progress", "the one before has not ended");
+  if (status_.publishing && !request.supersede) {
+    return Status::FailedPrecondition("publish_in_progress", "the one before has not ended");
+  }
+  publishing_.remove_if([](const Publishing& one) { return one.over; });
+  for (Publishing& older : publishing_) {
+    older.cancel.Request(Status::Aborted("superseded", "the trainer publishes a newer version"));
+  }
   status_.publishing = true;
   ++change_;
   changed_.NotifyAll();
   // Shared by the caller and the publish thread, either of which may be the last.
   auto pending = std::make_shared<PendingPublish>(clock_);
-  publish_ = Worker(
-      "publish", [this, request = std::move(request), newest = status_.newest, pending](const std::stop_token& stop) {
-        PublishReport report = driver_->Run(request, newest, *pending, Deadline::After(clock_, deadline_), stop);
-        Record(report);
-        pending->Finish(std::move(report));
-      });
+  Publishing& own = publishing_.emplace_back();
+  own.worker = Worker("publish", [this, &own, request = std::move(request), pending](const std::stop_token&) {
+    Run(own, request, *pending);
+  });
   return std::shared_ptr<PublishHandle>(std::move(pending));
+}
+
+void Publisher::Run(Publishing& own, const PublishRequest& request, PendingPublish& pending) {
+  const WeightVersion newest = AwaitTurn(own);
+  PublishReport report = driver_->Run(request, newest, pending, Deadline::After(clock_, deadline_), own.cancel);
+  Record(report, own);
+  pending.Finish(std::move(report));
+}
+
+WeightVersion Publisher::AwaitTurn(const Publishing& own) {
+  MutexLock lock(mu_);
+  const auto first = [&] {
+    return std::find_if(publishing_.begin(), publishing_.end(), [](const Publishing& one) { return !one.over; });
+  };
+  while (&*first() != &own) clock_.WaitUntil(changed_, mu_, clock_.Now() + kLookAgain);
+  return status_.newest;
 }
 
 void Publisher::Cancel() {
   MutexLock lock(mu_);
-  publish_.RequestStop();
+  for (Publishing& one : publishing_) one.cancel.Request(Status::Cancelled("cancelled", "the publisher stopped it"));
 }
 
-void Publisher::Record(const PublishReport& report) {
+void Publisher::Record(const PublishReport& report, Publishing& own) {
   LogInfo("publish_ended", "version={} digest={} replicas={} committed={} wire_bytes={} packed_ms={:.1f}",
           report.version.ToString(), report.version.digest.ToHex(), report.replicas.size(),
           std::count_if(report.replicas.begin(), report.replicas.end(), [](const auto& r) { return r.status.ok(); }),
           report.wire_bytes, report.packed_ms);
   MutexLock lock(mu_);
+  own.over = true;
   if (!report.version.digest.IsZero()) status_.newest = report.version;
   status_.replicas = report.replicas;
-  status_.publishing = false;
+  status_.publishing = std::any_of(publishing_.begin(), publishing_.end(), [](const auto& one) { return !one.over; });
   history_.push_back(report);
   if (history_.size() > kHistoryEntries) history_.pop_front();
   ++change_;

@@ -13,7 +13,11 @@
 // is of the same form. The k-th call on one rank is the k-th on all. A rank that does not come within the deadline, or
 // goes away, ends the publish on all of them, by name; a process that takes its place joins at the next.
 //
-// Thread-safety: thread-safe; one publish at a time ("publish_in_progress").
+// Several replicas are a fleet (trainer_side/publish_policy.h). Under policy kAll no replica flips before all are
+// ready; a replica that misses what was decided is out of rotation until it is caught up: by the next publish, or by
+// one of the same number, which finishes what a journal says was decided and sends only to those that lack it.
+//
+// Thread-safety: thread-safe; one publish at a time.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +33,10 @@
 #include "bridge/session/control.h"
 #include "bridge/session/messages.h"
 #include "bridge/transport/transport.h"
+#include "trainer_side/commit_journal.h"
+#include "trainer_side/publish_policy.h"
 #include "trainer_side/tensor_source.h"
+#include "trainer_side/weight_guard.h"
 
 namespace bascule {
 
@@ -56,6 +63,11 @@ struct WeightPublisherOptions {
   bool new_run = false;                      // `run` starts with the next publish
   std::string model;                         // see ManifestOffer::model
   std::vector<QuantizationFamily> families;  // see ManifestOffer::families
+  PublishPolicy policy = PublishPolicy::kEach;
+  CommitJournal* journal = nullptr;  // of kAll; borrowed; null: what was decided is forgotten with the process
+  CanaryGate gate;                   // of kCanary
+  std::optional<WeightGuard> guard;  // looks at the weights before they are sent; absent: not at all
+  int min_replicas = 1;              // a publish that reaches fewer fails at once
   Snapshot snapshot = Snapshot::kNone;
   std::int64_t bucket_bytes = 2 << 20;
   std::int32_t credits = 4;               // per route
@@ -70,13 +82,17 @@ struct PublishRequest {
   std::optional<std::uint64_t> number;  // default: highest seen + 1
   std::map<std::string, std::string> labels;
   bool take_over = false;
+  // A publish that is under way gives way to this one ("superseded"), unless its replicas are flipping: then this one
+  // comes after it. In a group: of rank 0 and of every other rank alike.
+  bool supersede = false;
 };
 
 // What became of one replica.
 struct ReplicaReport {
   std::string address;
   Status status;      // OK: committed
-  std::string phase;  // where it failed: group connect hello plan offer send seal verify flip
+  std::string phase;  // where it failed: group connect hello plan offer send seal verify decide flip rollback
+  ReplicaState state = ReplicaState::kAborted;
   TransportKind transport = TransportKind::kLoopback;
   double stage_ms = 0;
   double verify_ms = 0;
@@ -119,7 +135,7 @@ class WeightPublisher {
   static Result<std::unique_ptr<WeightPublisher>> Create(WeightPublisherOptions options, TensorSource source);
   virtual ~WeightPublisher() = default;  // cancels a running publish and waits for it
 
-  // FailedPrecondition "publish_in_progress"
+  // FailedPrecondition "publish_in_progress"  and the request does not supersede it
   virtual Result<std::shared_ptr<PublishHandle>> Publish(PublishRequest request) = 0;
   // Ends a running publish: its replicas, and the ranks of its group, see an Abort "cancelled".
   virtual void Cancel() = 0;

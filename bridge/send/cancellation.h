@@ -37,9 +37,9 @@ class Cancellation {
 // What is looked at by who may be stopped: a Cancellation, or a token that has no reason of its own.
 class StopSignal {
  public:
-  StopSignal() = default;                                                // never
-  StopSignal(std::stop_token token) : token_(std::move(token)) {}        // NOLINT: implicit by design
-  StopSignal(const Cancellation& cancellation)                           // NOLINT: implicit by design; borrowed
+  StopSignal() = default;                                          // never
+  StopSignal(std::stop_token token) : token_(std::move(token)) {}  // NOLINT: implicit by design
+  StopSignal(const Cancellation& cancellation)                     // NOLINT: implicit by design; borrowed
       : token_(cancellation.token()), cancellation_(&cancellation) {}
 
   const std::stop_token& token() const { return token_; }

@@ -231,7 +231,8 @@ Status PublishSession::Explained(const Status& failure) {
 
 Status PublishSession::NamingTheLostRank(const Status& failure, const SessionSending& sending) {
   if (!engine_ended_ || failure.reason() != "peer_lost") return failure;
-  static_cast<void>(connection_.inbox().Next(std::min(deadline_, Deadline::After(clock_, kExplanationTime)), stop_.token(),
+  static_cast<void>(connection_.inbox().Next(std::min(deadline_, Deadline::After(clock_, kExplanationTime)),
+                                             stop_.token(),
                                              [&] { return sending.team_failed() || !sending.has_team(); }));
   return sending.team_failed() ? sending.team_failure() : failure;
 }

@@ -33,7 +33,8 @@ Result<FlipReport> RollBackReplica(ReplicaConnection& connection, const WeightVe
     connection.NoteRolledBack();
     return report;
   }
-  if (!connection.inbox().Quiet() || report.status().code() == StatusCode::kDeadlineExceeded || stop.token().stop_requested()) {
+  if (!connection.inbox().Quiet() || report.status().code() == StatusCode::kDeadlineExceeded ||
+      stop.token().stop_requested()) {
     connection.Close();
   }
   return connection.Failure(report.status());

@@ -8,7 +8,7 @@ namespace {
 
 // What a process of the team says when an engine ended the route it sends on; the engine says why.
 constexpr std::array<std::string_view, 5> kSaidByRoutes = {"peer_lost", "peer_unreachable", "unknown_connection",
-                                                               "fenced", "cancelled"};
+                                                           "fenced", "cancelled"};
 
 }  // namespace
 
