@@ -45,6 +45,7 @@ ReplicaReport ReplicaOf(const std::string& address, const SendReport& report) {
   ReplicaReport replica;
   replica.address = address;
   replica.status = report.status;
+  replica.state = report.status.ok() ? ReplicaState::kCommitted : ReplicaState::kAborted;
   replica.phase = std::string(SendPhaseName(report.phase));
   replica.stage_ms = report.stage_ms;
   replica.verify_ms = report.verify_ms;

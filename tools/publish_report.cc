@@ -9,8 +9,6 @@ namespace {
 
 Outcome OutcomeOf(const ReplicaReport& replica) { return {replica.status, replica.address, replica.phase}; }
 
-std::string_view StateOf(const ReplicaReport& replica) { return replica.status.ok() ? "committed" : "aborted"; }
-
 Json KvJson(const KvReport& kv) {
   return {{"recomputed", kv.recomputed},
           {"drained", kv.drained},
@@ -22,7 +20,7 @@ Json KvJson(const KvReport& kv) {
 Json ReplicaJson(const ReplicaReport& replica) {
   const bool committed = replica.status.ok();
   return {{"address", replica.address},
-          {"state", StateOf(replica)},
+          {"state", ReplicaStateName(replica.state)},
           {"stage_ms", replica.stage_ms},
           {"verify_ms", replica.verify_ms},
           {"flip_stall_us", std::llround(replica.flip.flip_stall_us)},
@@ -69,7 +67,7 @@ std::string PublishReportText(const PublishReport& report, const Output& out, st
   std::vector<std::vector<std::string>> rows = {{"REPLICA", "STATE", "TRANSPORT", "STAGE", "VERIFY", "STALL"}};
   for (const ReplicaReport& replica : report.replicas) {
     const Colour colour = replica.status.ok() ? Colour::kGood : Colour::kBad;
-    rows.push_back({replica.address, out.Painted(colour, StateOf(replica)),
+    rows.push_back({replica.address, out.Painted(colour, ReplicaStateName(replica.state)),
                     TransportOf(replica, transport).value_or("-"), fmt::format("{:.1f} ms", replica.stage_ms),
                     fmt::format("{:.1f} ms", replica.verify_ms), fmt::format("{:.0f} µs", replica.flip.flip_stall_us)});
   }

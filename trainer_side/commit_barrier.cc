@@ -1,5 +1,6 @@
 #include "trainer_side/commit_barrier.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -28,7 +29,11 @@ class CommitBarrier::Vote final : public FlipDecider {
 };
 
 CommitBarrier::CommitBarrier(std::vector<std::string> replicas, CommitHooks hooks, Clock& clock)
-    : replicas_(std::move(replicas)), hooks_(std::move(hooks)), clock_(clock), wake_(replicas_.size()) {
+    : replicas_(std::move(replicas)),
+      hooks_(std::move(hooks)),
+      clock_(clock),
+      wake_(replicas_.size()),
+      ready_(replicas_.size()) {
   for (std::size_t replica = 0; replica < replicas_.size(); ++replica) {
     votes_.push_back(std::make_unique<Vote>(*this, replica));
   }
@@ -45,8 +50,9 @@ void CommitBarrier::Ready(std::size_t replica, const WeightVersion& version, std
     if (decision_) return;
     wake_[replica] = std::move(wake);
     if (deciding_) return;
-    if (ready_count_++ == 0) version_ = version;
-    if (version == version_ && ready_count_ < replicas_.size()) return;
+    if (version_.run.empty()) version_ = version;
+    ready_[replica] = true;
+    if (version == version_ && std::find(ready_.begin(), ready_.end(), false) != ready_.end()) return;
     deciding_ = true;
     first = version_;
   }
@@ -57,23 +63,38 @@ void CommitBarrier::Ready(std::size_t replica, const WeightVersion& version, std
 }
 
 void CommitBarrier::Fail(std::size_t replica, const Status& why) {
+  Abort(
+      Status::Aborted("replica_not_ready", fmt::format("{}: {}: {}", replicas_[replica], why.reason(), why.message())));
+}
+
+void CommitBarrier::Abort(const Status& why) {
   {
     MutexLock lock(mu_);
     if (deciding_) return;
     deciding_ = true;
   }
-  Decide(
-      Status::Aborted("replica_not_ready", fmt::format("{}: {}: {}", replicas_[replica], why.reason(), why.message())));
+  Decide(why);
+}
+
+std::string CommitBarrier::NotReady() const {
+  std::string names;
+  for (std::size_t replica = 0; replica < replicas_.size(); ++replica) {
+    if (!ready_[replica]) names += (names.empty() ? "" : ", ") + replicas_[replica];
+  }
+  return names;
 }
 
 std::optional<Status> CommitBarrier::Withdraw(std::size_t replica, const Status& why) {
+  std::string late;
   {
     MutexLock lock(mu_);
     while (deciding_ && !everybody_told_) clock_.WaitUntil(told_, mu_, clock_.Now() + kLookAgain);
     if (deciding_) return decision_;
     wake_[replica] = {};
+    if (why.code() == StatusCode::kDeadlineExceeded) late = NotReady();
   }
-  Fail(replica, why);
+  // Its own time is over because others were late.
+  late.empty() ? Fail(replica, why) : Abort(Status::Aborted("replica_not_ready", late + " not ready in time"));
   return decision();
 }
 

@@ -46,6 +46,8 @@ class CommitBarrier {
 
   void Ready(std::size_t replica, const WeightVersion& version, std::function<void()> wake) EXCLUDES(mu_);
   std::optional<Status> Withdraw(std::size_t replica, const Status& why) EXCLUDES(mu_);
+  void Abort(const Status& why) EXCLUDES(mu_);
+  std::string NotReady() const REQUIRES(mu_);  // names of those that are not
   // Tells everybody. The caller has set `deciding_`.
   void Decide(const Status& decision) EXCLUDES(mu_);
 
@@ -57,7 +59,7 @@ class CommitBarrier {
   mutable Mutex mu_;  // Never held while a decision is written down or told.
   CondVar told_;
   std::vector<std::function<void()>> wake_ GUARDED_BY(mu_);  // by replica; empty: not ready, or waits no longer
-  std::size_t ready_count_ GUARDED_BY(mu_) = 0;
+  std::vector<bool> ready_ GUARDED_BY(mu_);
   WeightVersion version_ GUARDED_BY(mu_);  // of the first that was ready
   bool deciding_ GUARDED_BY(mu_) = false;  // from here on nothing changes what the decision will be
   bool everybody_told_ GUARDED_BY(mu_) = false;

@@ -172,16 +172,18 @@ Status PublishSession::AwaitDecision() {
   decider_->Ready(report_.version, [this] { connection_.inbox().Wake(); });
   const Result<std::optional<SessionMessage>> event =
       NextEvent(deadline_, [this] { return decider_->decision().has_value(); });
-  Status why = stop_.Explain(event.status());
+  Status why = event.status();
+  bool gone = why.reason() == "peer_lost" || why.code() == StatusCode::kDataLoss;
   if (event.ok() && event->has_value()) {
-    engine_ended_ = std::holds_alternative<Abort>(**event);
+    engine_ended_ = gone = std::holds_alternative<Abort>(**event);
     why = Unexpected(**event);
   }
   const std::optional<Status> decided = decider_->Withdraw(why);
-  // Whoever stops this publish comes too late for what has been decided; an engine that is gone does not.
-  const bool too_late = stop_.token().stop_requested() && decided && decided->ok();
-  if (why.ok()) return decided.value_or(OkStatus());
-  return too_late ? OkStatus() : why;
+  if (gone) return why;
+  // Whoever stops this publish comes too late for what has been decided.
+  const bool committed = decided && decided->ok();
+  if (stop_.token().stop_requested() && !committed) return stop_.Explain(Status::Cancelled("cancelled"));
+  return decided.value_or(why);
 }
 
 Status PublishSession::FlipNow() {

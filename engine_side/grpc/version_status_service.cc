@@ -19,10 +19,10 @@ namespace {
 constexpr Duration kWatchPoll = std::chrono::milliseconds(100);
 
 // What makes a new line of a watch.
-using WatchedState = std::tuple<std::optional<SessionState>, std::optional<WeightVersion>>;
+using WatchedState = std::tuple<std::optional<SessionState>, std::optional<WeightVersion>, bool>;
 
 WatchedState WatchedOf(const ReceiverStatus& status) {
-  return {status.session ? std::optional(status.session->state) : std::nullopt, status.live};
+  return {status.session ? std::optional(status.session->state) : std::nullopt, status.live, status.Ready()};
 }
 
 std::int64_t UnixMs(std::chrono::system_clock::time_point when) {
@@ -59,7 +59,8 @@ void Fill(const ServingStatus& serving, v1::EngineStatus& out) {
 }
 
 void FillLive(const ReceiverStatus& status, v1::EngineStatus& out) {
-  out.set_ready(status.live.has_value());
+  out.set_ready(status.Ready());
+  if (status.required) Fill(*status.required, *out.mutable_required());
   for (std::size_t rank = 0; rank < status.slot_bytes.size(); ++rank) {
     v1::EngineRank& entry = *out.add_ranks();
     entry.set_rank(static_cast<std::int32_t>(rank));
@@ -99,7 +100,7 @@ void Fill(const HistoryEntry& entry, v1::HistoryRow& out) {
   Fill(entry.version, *out.mutable_version());
   out.set_kind(std::string(KindName(entry.kind)));
   out.set_committed(entry.committed);
-  if (!entry.committed) Fill(entry.why, *out.mutable_why());
+  if (!entry.why.ok()) Fill(entry.why, *out.mutable_why());
   out.set_at_unix_ms(UnixMs(entry.at));
   out.set_bytes(entry.bytes);
   out.set_stage_ms(entry.stage_ms);

@@ -17,6 +17,10 @@ Json DigestJson(const std::string& digest) {
   return HexOf(std::as_bytes(std::span(digest)));
 }
 
+Json VersionJson(const v1::VersionId& version) {
+  return {{"version", version.number()}, {"run", version.run()}, {"digest", DigestJson(version.digest())}};
+}
+
 Json MicrosecondsJson(double us) { return std::isfinite(us) ? std::llround(us) : 0; }
 
 Json FailureJson(const v1::Failure& failure) {
@@ -81,16 +85,12 @@ Json EngineJson(const v1::EngineStatus& engine) {
             {"prefix_entries", engine.kv().prefix_entries()}}},
           {"flips", FlipsJson(engine.flips())},
           {"staleness", engine.has_staleness() ? Json(engine.staleness()) : Json(nullptr)},
-          {"ready", engine.ready()}};
+          {"ready", engine.ready()},
+          {"required", engine.has_required() ? VersionJson(engine.required()) : Json(nullptr)}};
 }
 
 Json PublisherJson(const v1::PublisherStatus& publisher) {
-  Json newest = nullptr;
-  if (publisher.has_newest()) {
-    newest = {{"version", publisher.newest().number()},
-              {"run", publisher.newest().run()},
-              {"digest", DigestJson(publisher.newest().digest())}};
-  }
+  const Json newest = publisher.has_newest() ? VersionJson(publisher.newest()) : Json(nullptr);
   Json replicas = Json::array();
   for (const v1::ReplicaStatus& replica : publisher.replicas()) {
     replicas.push_back({{"address", replica.address()},
@@ -99,7 +99,7 @@ Json PublisherJson(const v1::PublisherStatus& publisher) {
                         {"error", replica.has_error() ? FailureJson(replica.error()) : Json(nullptr)}});
   }
   return {{"role", "publisher"},
-          {"newest", std::move(newest)},
+          {"newest", newest},
           {"publishing", publisher.publishing()},
           {"replicas", std::move(replicas)}};
 }

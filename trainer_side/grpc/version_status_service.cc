@@ -29,7 +29,7 @@ void Fill(const Status& status, v1::Failure& out) {
 
 void Fill(const ReplicaReport& replica, v1::ReplicaStatus& out) {
   out.set_address(replica.address);
-  out.set_state(replica.status.ok() ? "committed" : "failed");
+  out.set_state(std::string(ReplicaStateName(replica.state)));
   out.set_phase(replica.phase);
   if (replica.status.ok()) {
     out.set_version(replica.flip.version.number);

@@ -124,12 +124,18 @@ bool ScriptedEngine::Answer(Connection& connection, const SessionMessage& messag
       changed_.NotifyAll();
       return true;
     }
+    if (const auto* require = std::get_if<Require>(&message)) {
+      account_.required.push_back(require->version);
+      changed_.NotifyAll();
+      return true;
+    }
     if (connection.stalled) return true;
   }
   if (const auto* hello = std::get_if<Hello>(&message)) return OnHello(connection, *hello);
   if (const auto* offer = std::get_if<Offer>(&message)) return OnOffer(connection, *offer);
   if (const auto* seal = std::get_if<Seal>(&message)) return OnSeal(connection, *seal);
   if (const auto* flip = std::get_if<Flip>(&message)) return OnFlip(connection, *flip);
+  if (const auto* roll_back = std::get_if<RollBack>(&message)) return OnRollBack(connection, *roll_back);
   return false;
 }
 
@@ -166,11 +172,17 @@ bool ScriptedEngine::OnHello(Connection& connection, const Hello& hello) {
   }
   listener_->Expect(connection.id);
   const WeightVersion now_live = live();
+  WeightVersion now_kept;
+  {
+    MutexLock lock(mu_);
+    now_kept = kept_;
+  }
   return connection.channel
       .Send(HelloReply{.engine = {.value = 7},
                        .model = "",
                        .engine_layout = layout_,
                        .live = now_live,
+                       .kept = now_kept,
                        .highest_number = now_live.number,
                        .endpoints = {listener_->endpoint()},
                        .connection = connection.id,
@@ -287,12 +299,26 @@ bool ScriptedEngine::OnSeal(Connection& connection, const Seal& seal) {
 bool ScriptedEngine::OnFlip(Connection& connection, const Flip& flip) {
   if (Misbehaves(EngineStep::kFlip, connection)) return true;
   MutexLock lock(mu_);
-  live_memory_ = shadow_;
+  kept_memory_ = std::exchange(live_memory_, shadow_);
+  kept_ = live_;
   const ManifestOffer& offered = account_.offers.back().manifest;
   live_ = {.run = offered.run, .number = offered.number, .digest = account_.seals.back().version_digest};
   connection.session = {};
   changed_.NotifyAll();
   return connection.channel.Send(Committed{flip.session, FlipReport{.version = live_, .step = 41, .kv = {}}}).ok();
+}
+
+bool ScriptedEngine::OnRollBack(Connection& connection, const RollBack& roll_back) {
+  if (Misbehaves(EngineStep::kRollback, connection)) return true;
+  MutexLock lock(mu_);
+  if (live_ != roll_back.from || kept_.run.empty() || kept_.number != roll_back.to) {
+    return connection.channel.Send(Abort{{}, Status::FailedPrecondition("version_not_live", "by the engine")}).ok();
+  }
+  std::swap(live_memory_, kept_memory_);
+  std::swap(live_, kept_);
+  account_.rollbacks.push_back(roll_back);
+  changed_.NotifyAll();
+  return connection.channel.Send(RolledBack{FlipReport{.version = live_, .step = 43, .kv = {}}}).ok();
 }
 
 }  // namespace bascule

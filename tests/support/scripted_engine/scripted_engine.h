@@ -23,7 +23,7 @@
 namespace bascule {
 
 // Where an engine misbehaves: when it should answer this.
-enum class EngineStep { kNever, kHello, kOffer, kBucket, kSeal, kFlip };
+enum class EngineStep { kNever, kHello, kOffer, kBucket, kSeal, kFlip, kRollback };
 
 enum class EngineDeed {
   kAbort,   // says why
@@ -66,6 +66,8 @@ class ScriptedEngine {
     std::vector<Offer> offers;
     std::vector<ManifestSeal> seals;
     std::vector<Status> aborts;              // said by publishers
+    std::vector<WeightVersion> required;
+    std::vector<RollBack> rollbacks;  // that were carried out
     std::vector<std::int32_t> credits;       // of each accepted route
     std::vector<std::int64_t> frame_limits;  // of each accepted route
   };
@@ -84,6 +86,7 @@ class ScriptedEngine {
   bool OnOffer(Connection& connection, const Offer& offer);
   bool OnSeal(Connection& connection, const Seal& seal);
   bool OnFlip(Connection& connection, const Flip& flip);
+  bool OnRollBack(Connection& connection, const RollBack& roll_back);
   // Waits while the script holds this step. True when it wants something else than an answer, which is then done.
   bool Misbehaves(EngineStep step, Connection& connection);
   // Null when the connection ends before its publisher has called.
@@ -102,6 +105,8 @@ class ScriptedEngine {
   Account account_ GUARDED_BY(mu_);
   Memory shadow_ GUARDED_BY(mu_);
   Memory live_memory_ GUARDED_BY(mu_);
+  Memory kept_memory_ GUARDED_BY(mu_);
+  WeightVersion kept_ GUARDED_BY(mu_);
   WeightVersion live_ GUARDED_BY(mu_){.run = "base", .number = 0, .digest = {}};
   std::unique_ptr<LoopbackControl::Listener> control_;  // last: its threads use the rest
 };

@@ -1,0 +1,104 @@
+#include "trainer_side/commit_journal.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tests/support/temp_directory.h"
+
+namespace bascule {
+namespace {
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+void WriteFile(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+
+class CommitJournalTest : public testing::Test {
+ protected:
+  CommitJournalTest() {
+    version_.digest.bytes[0] = std::byte{0xab};
+    version_.digest.bytes[31] = std::byte{0x01};
+  }
+
+  TempDirectory directory_;
+  const std::string path_ = directory_.File("journal");
+  WeightVersion version_{.run = "a run, 100% new\n", .number = 18'446'744'073'709'551'615u, .digest = {}};
+  const std::vector<std::string> replicas_ = {"127.0.0.1:7000", "unix:/a path/x", "[::1]:7001"};
+};
+
+TEST_F(CommitJournalTest, WhatWasDecidedIsThereForWhoeverOpensItNext) {
+  {
+    const auto journal = OpenCommitJournal(path_);
+    ASSERT_TRUE(journal.ok());
+    EXPECT_FALSE((*journal)->last());
+    ASSERT_TRUE((*journal)->Decide(version_, replicas_).ok());
+    ASSERT_TRUE((*journal)->NoteLive(replicas_[1]).ok());
+  }
+
+  const auto journal = OpenCommitJournal(path_);
+
+  ASSERT_TRUE(journal.ok()) << journal.status().ToString();
+  const auto last = (*journal)->last();
+  ASSERT_TRUE(last);
+  EXPECT_EQ(last->version, version_);
+  EXPECT_EQ(last->replicas, replicas_);
+  EXPECT_EQ(last->live, std::set<std::string>{replicas_[1]});
+  EXPECT_FALSE(last->finished());
+}
+
+TEST_F(CommitJournalTest, ANewDecisionTakesThePlaceOfTheLast) {
+  const auto journal = OpenCommitJournal(path_);
+  ASSERT_TRUE((*journal)->Decide(version_, replicas_).ok());
+  ASSERT_TRUE((*journal)->NoteLive(replicas_[0]).ok());
+
+  ASSERT_TRUE((*journal)->Decide({.run = "r", .number = 2, .digest = {}}, {"x"}).ok());
+
+  EXPECT_EQ((*journal)->last()->version.number, 2u);
+  EXPECT_TRUE((*journal)->last()->live.empty());
+}
+
+TEST_F(CommitJournalTest, TwoPublishersDoNotShareOne) {
+  const auto first = OpenCommitJournal(path_);
+  ASSERT_TRUE(first.ok());
+
+  EXPECT_EQ(OpenCommitJournal(path_).status().reason(), "journal_in_use");
+}
+
+TEST_F(CommitJournalTest, DamageIsFoundWhereverItIs) {
+  { ASSERT_TRUE((*OpenCommitJournal(path_))->Decide(version_, replicas_).ok()); }
+  const std::string whole = ReadFile(path_);
+
+  for (std::size_t at = 0; at < whole.size(); ++at) {
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
+    WriteFile(path_, damaged);
+    ASSERT_EQ(OpenCommitJournal(path_).status().reason(), "bad_journal") << at;
+    WriteFile(path_, whole.substr(0, at));
+    ASSERT_EQ(OpenCommitJournal(path_).status().reason(), "bad_journal") << at;
+  }
+}
+
+TEST_F(CommitJournalTest, WhatCannotBeWrittenDoesNotCountAndTheLastDecisionStands) {
+  const auto journal = OpenCommitJournal(path_);
+  ASSERT_TRUE((*journal)->Decide(version_, replicas_).ok());
+  std::filesystem::create_directory(path_ + ".new");  // where the draft would be written
+
+  const Status status = (*journal)->Decide({.run = "r", .number = 2, .digest = {}}, {"x"});
+
+  EXPECT_EQ(status.reason(), "journal_failed");
+  EXPECT_EQ((*journal)->last()->version, version_);
+}
+
+TEST_F(CommitJournalTest, ADirectoryThatIsNotThereIsAnError) {
+  EXPECT_EQ(OpenCommitJournal(directory_.File("no/journal")).status().reason(), "journal_failed");
+}
+
+}  // namespace
+}  // namespace bascule
