@@ -15,6 +15,7 @@
 #include "tools/disk_publish.h"
 #include "tools/logical_checkpoint.h"
 #include "tools/options.h"
+#include "tools/policy_options.h"
 #include "tools/publish_progress.h"
 #include "tools/publish_report.h"
 #include "tools/rank_processes.h"
@@ -43,7 +44,7 @@ struct PublishOptions {
   std::optional<std::uint64_t> version;
   std::string run;
   bool new_run = false;
-  std::string policy = "each";
+  PolicyOptions policy;
   std::string transport = "auto";
   std::vector<std::string> ignore;
   Duration deadline = std::chrono::minutes(5);
@@ -199,6 +200,8 @@ Outcome PublishAsTrainer(Program& program, const PublishOptions& options, const 
   ASSIGN_OR_RETURN(TensorSource source, TensorSourceOf(held == nullptr ? checkpoint.source() : *held));
   ASSIGN_OR_RETURN(WeightPublisherOptions publisher_options, PublisherOptionsOf(options, checkpoint, dialers));
   publisher_options.group = share.group;
+  std::unique_ptr<CommitJournal> journal;
+  RETURN_IF_ERROR(ApplyPolicy(options.policy, /*leads=*/share.group.rank == 0, journal, publisher_options));
   ASSIGN_OR_RETURN(const auto publisher, WeightPublisher::Create(std::move(publisher_options), std::move(source)));
   std::unique_ptr<RankProcesses> ranks;
   if (options.trainer_ranks > 1 && !options.as_trainer_rank) {
@@ -242,9 +245,7 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
   AddNumber(app, "--version", options.version, "its number; default: the highest seen + 1");
   CLI::Option* run = app.add_option("--run", options.run, "default: the run of the engine's live version");
   app.add_flag("--new-run", options.new_run, "the run starts here, at any number")->needs(run);
-  app.add_option("--policy", options.policy, "each: every replica flips when it is ready")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"each"}));
+  CLI::Option* policy = AddPolicyOptions(app, options.policy);
   app.add_option("--transport", options.transport, "auto: shm on the same host, else grpc")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "shm", "grpc"}));
@@ -262,6 +263,7 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
   app.add_flag(kAsTrainerRank, options.as_trainer_rank)->group("");  // set by the process that starts the ranks
   app.add_flag("--from-disk", options.from_disk,
                "the replicas read CHECKPOINT themselves: a directory of their host beneath an --allow-root of theirs")
+      ->excludes(policy)
       ->excludes(max_rate)
       ->excludes(ranks)
       ->excludes(layout);

@@ -1,0 +1,37 @@
+// The options of `publish` that say when replicas flip and who has a say in it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "trainer_side/commit_journal.h"
+#include "trainer_side/weight_publisher.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace bascule {
+
+struct PolicyOptions {
+  std::string policy = "each";
+  std::string journal;    // path; empty: none
+  std::string sentinels;  // path
+  double sentinel_bound = 0.05;
+  double max_weight = 0;  // 0: no bound
+  int min_replicas = 1;
+};
+
+// Gives --policy, which a publish from disk does not have.
+CLI::Option* AddPolicyOptions(CLI::App& app, PolicyOptions& options);
+
+// Into `publisher`; opens the journal, which `publisher` borrows. `leads`: false for the ranks that another process
+// leads, which decide nothing.
+//
+// as OpenCommitJournal and ReadSentinels; InvalidArgument "bad_options"  a canary without sentinels
+Status ApplyPolicy(const PolicyOptions& options, bool leads, std::unique_ptr<CommitJournal>& journal,
+                   WeightPublisherOptions& publisher);
+
+}  // namespace bascule
