@@ -25,8 +25,9 @@ Status CheckVersion(const Rollout& rollout, const CanaryView& view) {
                                                 rollout.spans.empty() ? 0 : rollout.spans.front().version, number));
 }
 
-Status AskCanary(const std::vector<Sentinel>& sentinels, double bound, const CanaryView& view) {
-  ASSIGN_OR_RETURN(const auto client, RolloutClient::Connect(view.address, view.deadline));
+Status AskCanary(const std::vector<Sentinel>& sentinels, double bound, const ClientSecurity& security,
+                 const CanaryView& view) {
+  ASSIGN_OR_RETURN(const auto client, RolloutClient::Connect(view.address, view.deadline, security));
   std::vector<GenerateRequest> requests;
   for (const Sentinel& sentinel : sentinels) requests.push_back(RequestOf(sentinel));
   ASSIGN_OR_RETURN(const std::vector<Rollout> rollouts, client->GenerateBatch(requests, view.deadline, view.stop));
@@ -40,9 +41,10 @@ Status AskCanary(const std::vector<Sentinel>& sentinels, double bound, const Can
 
 }  // namespace
 
-CanaryGate SentinelGate(std::vector<Sentinel> sentinels, double bound) {
-  return
-      [sentinels = std::move(sentinels), bound](const CanaryView& view) { return AskCanary(sentinels, bound, view); };
+CanaryGate SentinelGate(std::vector<Sentinel> sentinels, double bound, ClientSecurity security) {
+  return [sentinels = std::move(sentinels), bound, security = std::move(security)](const CanaryView& view) {
+    return AskCanary(sentinels, bound, security, view);
+  };
 }
 
 }  // namespace bascule

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "base/peer_security.h"
 #include "tools/sentinels.h"
 #include "trainer_side/publish_policy.h"
 
@@ -11,6 +12,6 @@ namespace bascule {
 // DataLoss "sentinel_differs"            as CheckSentinel
 // FailedPrecondition "version_not_live"  the canary answers with another version by now
 // as RolloutClient::GenerateBatch
-CanaryGate SentinelGate(std::vector<Sentinel> sentinels, double bound);
+CanaryGate SentinelGate(std::vector<Sentinel> sentinels, double bound, ClientSecurity security = {});
 
 }  // namespace bascule

@@ -46,8 +46,8 @@ CLI::Option* AddPolicyOptions(CLI::App& app, PolicyOptions& options) {
   return policy;
 }
 
-Status ApplyPolicy(const PolicyOptions& options, bool leads, std::unique_ptr<CommitJournal>& journal,
-                   WeightPublisherOptions& publisher) {
+Status ApplyPolicy(const PolicyOptions& options, bool leads, const ClientSecurity& security,
+                   std::unique_ptr<CommitJournal>& journal, WeightPublisherOptions& publisher) {
   publisher.policy = Policies().at(options.policy);
   publisher.min_replicas = options.min_replicas;
   const bool canary = publisher.policy == PublishPolicy::kCanary;
@@ -61,7 +61,7 @@ Status ApplyPolicy(const PolicyOptions& options, bool leads, std::unique_ptr<Com
   if (canary == options.sentinels.empty()) return UsageError("--sentinels and --policy canary go together");
   if (!canary) return OkStatus();
   ASSIGN_OR_RETURN(std::vector<Sentinel> sentinels, ReadSentinels(options.sentinels));
-  publisher.gate = SentinelGate(std::move(sentinels), options.sentinel_bound);
+  publisher.gate = SentinelGate(std::move(sentinels), options.sentinel_bound, security);
   return OkStatus();
 }
 

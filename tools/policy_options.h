@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "base/peer_security.h"
 #include "base/status.h"
 #include "trainer_side/commit_journal.h"
 #include "trainer_side/weight_publisher.h"
@@ -27,11 +28,11 @@ struct PolicyOptions {
 // Gives --policy, which a publish from disk does not have.
 CLI::Option* AddPolicyOptions(CLI::App& app, PolicyOptions& options);
 
-// Into `publisher`; opens the journal, which `publisher` borrows. `leads`: false for the ranks that another process
-// leads, which decide nothing.
+// Into `publisher`; opens the journal, which `publisher` borrows. The gate calls the canary with `security`. `leads`:
+// false for the ranks that another process leads, which decide nothing.
 //
-// as OpenCommitJournal and ReadSentinels; InvalidArgument "bad_options"  a canary without sentinels
-Status ApplyPolicy(const PolicyOptions& options, bool leads, std::unique_ptr<CommitJournal>& journal,
-                   WeightPublisherOptions& publisher);
+// as OpenCommitJournal and ReadSentinels; a wrong usage where options do not go together
+Status ApplyPolicy(const PolicyOptions& options, bool leads, const ClientSecurity& security,
+                   std::unique_ptr<CommitJournal>& journal, WeightPublisherOptions& publisher);
 
 }  // namespace bascule

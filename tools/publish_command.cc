@@ -201,7 +201,7 @@ Outcome PublishAsTrainer(Program& program, const PublishOptions& options, const 
   ASSIGN_OR_RETURN(WeightPublisherOptions publisher_options, PublisherOptionsOf(options, checkpoint, dialers));
   publisher_options.group = share.group;
   std::unique_ptr<CommitJournal> journal;
-  RETURN_IF_ERROR(ApplyPolicy(options.policy, /*leads=*/share.group.rank == 0, journal, publisher_options));
+  RETURN_IF_ERROR(ApplyPolicy(options.policy, /*leads=*/share.group.rank == 0, security, journal, publisher_options));
   ASSIGN_OR_RETURN(const auto publisher, WeightPublisher::Create(std::move(publisher_options), std::move(source)));
   std::unique_ptr<RankProcesses> ranks;
   if (options.trainer_ranks > 1 && !options.as_trainer_rank) {
