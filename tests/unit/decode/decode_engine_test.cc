@@ -470,6 +470,34 @@ TEST_P(DecodeEngineTest, NoStepHoldsALeaseWhenNothingRuns) {
   EXPECT_TRUE(slots_->ReserveShadow(Soon()).ok());
 }
 
+TEST_P(DecodeEngineTest, ADrainedRequestHoldsTheOldSlotUntilItEndsAndASessionIsToldSo) {
+  OpenAndStart();
+  GenerateRequest request = Asking({5, 6}, 40);
+  request.kv_policy = KvPolicy::kDrain;
+  const int slot = Stage(2);
+  KvReport report;
+  FlipAfter flip(*engine_, clock_, 10, [&] { report = engine_->InvalidateKv(PutLive(2, slot)); });
+  std::atomic<bool> held{false}, release{false};
+
+  const auto sink = Submit(request, [&](std::size_t count) {
+    flip.OnToken(count);
+    if (count != 20) return;
+    held.store(true);
+    while (!release.load()) std::this_thread::yield();
+  });
+  while (!held.load()) std::this_thread::yield();
+  const Result<int> early = slots_->ReserveShadow(AtOnce());
+  release.store(true);
+  const Result<int> late = slots_->ReserveShadow(Soon());
+
+  EXPECT_EQ(early.status().reason(), "shadow_leased");
+  EXPECT_TRUE(late.ok()) << late.status().ToString();
+  EXPECT_EQ(sink->Wait(), FinishReason::kLength);
+  EXPECT_TRUE(flip.Join().ok());
+  EXPECT_EQ(report.drained, 1u);
+  EXPECT_EQ(AnswerOf(sink->tokens()), Cold(1, request));
+}
+
 TEST_P(DecodeEngineTest, FlipsUnderLoadLeaveEveryTokenWithOneVersionAndItsOwnEpoch) {
   OpenAndStart();
   std::vector<std::shared_ptr<Collector>> sinks;

@@ -238,6 +238,34 @@ TEST_F(SchedulerTest, ACancelledRequestEndsInEveryStateAndReturnsItsPages) {
   EXPECT_EQ(scheduler_->pages_used(), 0);
 }
 
+TEST_F(SchedulerTest, ACancelledRequestEndsWhereverAFlipHasPutIt) {
+  std::map<std::string, std::shared_ptr<Heard>> heard;
+  GenerateRequest request = Asking(20, 50);
+  heard["recomputed"] = Submit(1, request);
+  heard["waits to be recomputed"] = Submit(2, request);  // for what the first makes
+  GenerateRequest drains = Asking(4, 50);
+  drains.kv_policy = KvPolicy::kDrain;
+  heard["draining"] = Submit(3, drains);
+  GenerateRequest parked = Asking(4, 50);
+  parked.min_start_version = 9;
+  heard["waits for a version"] = Submit(4, parked);
+  while (heard["waits to be recomputed"]->tokens.empty()) Step();
+  version_ = Version(2);
+  scheduler_->Invalidate(version_);
+  Step();
+  ASSERT_EQ(scheduler_->running(), 2);
+  ASSERT_EQ(scheduler_->waiting(), 2);
+  ASSERT_EQ(last_step_.passes.size(), 2u);
+
+  for (const std::uint64_t id : {1, 2, 3, 4}) scheduler_->Cancel(id);
+  Step();
+
+  for (const auto& [state, sink] : heard) EXPECT_EQ(sink->finish, FinishReason::kCancelled) << state;
+  EXPECT_FALSE(scheduler_->HasWork(now_));
+  EXPECT_EQ(scheduler_->pages_used(), 0);
+  EXPECT_EQ(scheduler_->clients(), 0u);
+}
+
 TEST_F(SchedulerTest, ACancelDuringAStepDropsItsTokenAndEndsTheRequestBeforeTheNext) {
   const auto heard = Submit(1, Asking(4, 50));
   std::vector<Delivery> deliveries;
@@ -488,6 +516,34 @@ TEST_F(SchedulerTest, TwoVersionsDecodeInOneStepAndTheOldOneIsLeasedUntilItsRequ
   last_step_ = {};
 
   EXPECT_TRUE(leased.expired());
+}
+
+TEST_F(SchedulerTest, WhenDrainedRequestsHoldThePagesThoseOfTheNewVersionWaitAndAllEnd) {
+  Open(kLimits, /*pages=*/4);
+  GenerateRequest drains = Asking(17, 30);  // three pages
+  drains.kv_policy = KvPolicy::kDrain;
+  const auto old = Submit(1, drains);
+  for (int i = 0; i < 5; ++i) Step();
+  version_ = Version(2);
+  scheduler_->Invalidate(version_);
+  const auto small = Submit(2, Asking(2, 10));   // one page
+  const auto large = Submit(3, Asking(17, 10));  // two
+  Step();
+
+  EXPECT_EQ(scheduler_->running(), 2);  // two versions, and no page left
+  EXPECT_EQ(scheduler_->pages_used(), 4);
+  EXPECT_EQ(scheduler_->waiting(), 1);
+  while (!old->finish) Step();
+  EXPECT_TRUE(large->tokens.empty());
+  while (scheduler_->HasWork(now_)) Step();
+
+  EXPECT_EQ(old->tokens.size(), 30u);
+  EXPECT_EQ(old->all.back().version, 1u);
+  for (const auto& heard : {small, large}) {
+    EXPECT_EQ(heard->tokens.size(), 10u);
+    EXPECT_EQ(heard->all.front().version, 2u);
+  }
+  EXPECT_EQ(scheduler_->pages_used(), 0);
 }
 
 TEST_F(SchedulerTest, ARequestThatBecameTooStaleEndsAtTheFlipWithWhatItHas) {
