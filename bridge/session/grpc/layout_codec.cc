@@ -58,6 +58,8 @@ Result<MapRow> RowFromProto(const v1::MapRow& proto) {
 
 Result<RankLayout> RankFromProto(const v1::RankLayout& proto) {
   RankLayout rank;
+  rank.tensors.reserve(static_cast<std::size_t>(proto.tensors_size()));
+  rank.rows.reserve(static_cast<std::size_t>(proto.rows_size()));
   for (const v1::LocalTensor& tensor : proto.tensors()) {
     ASSIGN_OR_RETURN(LocalTensor local, LocalFromProto(tensor));
     rank.tensors.push_back(std::move(local));
@@ -124,6 +126,8 @@ void ToProto(const Layout& layout, v1::Layout* proto) {
 
 Result<Layout> FromProto(const v1::Layout& proto) {
   Layout layout;
+  layout.tensors.reserve(static_cast<std::size_t>(proto.tensors_size()));
+  layout.ranks.reserve(static_cast<std::size_t>(proto.ranks_size()));
   for (const v1::TensorSpec& tensor : proto.tensors()) {
     ASSIGN_OR_RETURN(TensorSpec spec, FromProto(tensor));
     layout.tensors.push_back(std::move(spec));

@@ -5,6 +5,7 @@
 #include "bascule/v1/session.pb.h"
 #include "bridge/session/grpc/group_codec_internal.h"
 #include "bridge/session/grpc/layout_codec_internal.h"
+#include "bridge/session/grpc/message_parts_internal.h"
 #include "bridge/session/grpc/session_parts_codec_internal.h"
 
 namespace bascule {
@@ -214,6 +215,9 @@ std::string EncodeSessionMessage(const SessionMessage& message) {
 
 Result<SessionMessage> DecodeSessionMessage(std::string_view bytes) {
   if (bytes.size() > kMaxSessionMessageBytes) return BadMessage("message", fmt::format("{} bytes", bytes.size()));
+  if (!HasFewParts(*v1::SessionMessage::descriptor(), bytes, kMaxSessionMessageParts)) {
+    return BadMessage("message", fmt::format("not protobuf, or of more than {} parts", kMaxSessionMessageParts));
+  }
   v1::SessionMessage proto;
   if (!proto.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return BadMessage("message", "not protobuf");
   switch (proto.body_case()) {

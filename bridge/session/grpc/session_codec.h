@@ -14,6 +14,9 @@ namespace bascule {
 
 // Forty thousand tensors with names of two hundred characters take a sixth of it.
 inline constexpr std::size_t kMaxSessionMessageBytes = std::size_t{64} << 20;
+// Messages within a message, texts, and every eighth number of a list: a row of a map that maps nothing takes two bytes
+// on the wire and hundreds in memory. Layouts that fill a message have names and boxes, and stay below this.
+inline constexpr std::size_t kMaxSessionMessageParts = std::size_t{4} << 20;
 
 std::string EncodeSessionMessage(const SessionMessage& message);
 

@@ -8,8 +8,9 @@ namespace bascule {
 namespace {
 
 constexpr std::size_t kFrameBytes = std::size_t{1} << 20;
-// The protocol takes turns: more than this means a peer that does not keep to it.
+// The protocol takes turns: more than this means a peer that does not keep to it. A message waits alone, if need be.
 constexpr std::size_t kInboxMessages = 64;
+constexpr std::size_t kInboxBytes = std::size_t{4} << 20;
 constexpr std::size_t kOutboxBytes = 2 * kMaxSessionMessageBytes;
 constexpr Duration kLinger = std::chrono::seconds(1);
 constexpr Duration kLookAgain = std::chrono::seconds(1);
@@ -69,7 +70,8 @@ Result<SessionMessage> StreamChannel::Receive(Deadline deadline) {
   while (true) {
     if (cancelled_ || deaf_) return Status::Cancelled("cancelled", "the control channel was cancelled here");
     if (!inbox_.empty()) {
-      Result<SessionMessage> message = std::move(inbox_.front());
+      Result<SessionMessage> message = std::move(inbox_.front().message);
+      inbox_bytes_ -= inbox_.front().bytes;
       inbox_.pop_front();
       changed_.NotifyAll();
       return message;
@@ -104,7 +106,7 @@ void StreamChannel::ReadFrames() {
   while (why.ok()) {
     const Status read = ReadMessage(&bytes);
     ended = read.code() == StatusCode::kUnavailable;
-    why = ended ? WhyEnded() : Put(read.ok() ? DecodeSessionMessage(bytes) : read);
+    why = ended ? WhyEnded() : Put(read.ok() ? DecodeSessionMessage(bytes) : read, bytes.size());
   }
   MutexLock lock(mu_);
   lost_ = std::move(why);
@@ -134,13 +136,14 @@ Status StreamChannel::ReadMessage(std::string* message) {
   return Status::Unavailable("peer_lost");
 }
 
-Status StreamChannel::Put(Result<SessionMessage> message) {
+Status StreamChannel::Put(Result<SessionMessage> message, std::size_t bytes) {
   Status status = message.status();
   MutexLock lock(mu_);
-  while (inbox_.size() >= kInboxMessages && !cancelled_ && !closing_) {
+  while ((inbox_.size() >= kInboxMessages || inbox_bytes_ > kInboxBytes) && !cancelled_ && !closing_) {
     clock_.WaitUntil(changed_, mu_, clock_.Now() + kLookAgain);
   }
-  inbox_.push_back(std::move(message));
+  inbox_.push_back({std::move(message), bytes});
+  inbox_bytes_ += bytes;
   changed_.NotifyAll();
   return status;
 }

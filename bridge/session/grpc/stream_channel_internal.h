@@ -30,8 +30,8 @@ class StreamChannel final : public ControlChannel {
   void ReadFrames() EXCLUDES(mu_);
   Status ReadMessage(std::string* message);
   Status WhyEnded();
-  // The message's own status.
-  Status Put(Result<SessionMessage> message) EXCLUDES(mu_);
+  // The message's own status. Waits while the inbox is full.
+  Status Put(Result<SessionMessage> message, std::size_t bytes) EXCLUDES(mu_);
   void WriteMessages() EXCLUDES(mu_);
   bool WriteMessage(const std::string& message);
   void WaitForTheEnd() EXCLUDES(mu_);
@@ -41,7 +41,12 @@ class StreamChannel final : public ControlChannel {
   const std::string peer_;
   Mutex mu_;  // Guards the queues; not held while the stream reads or writes.
   CondVar changed_;
-  std::deque<Result<SessionMessage>> inbox_ GUARDED_BY(mu_);
+  struct Received {
+    Result<SessionMessage> message;
+    std::size_t bytes;  // on the wire
+  };
+  std::deque<Received> inbox_ GUARDED_BY(mu_);
+  std::size_t inbox_bytes_ GUARDED_BY(mu_) = 0;
   std::deque<std::string> outbox_ GUARDED_BY(mu_);
   std::size_t outbox_bytes_ GUARDED_BY(mu_) = 0;
   bool cancelled_ GUARDED_BY(mu_) = false;

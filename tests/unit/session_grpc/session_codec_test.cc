@@ -9,86 +9,10 @@
 #include <random>
 
 #include "bascule/v1/session.pb.h"
+#include "tests/support/sample_messages/sample_messages.h"
 
 namespace bascule {
 namespace {
-
-Hash256 Hash(int seed) {
-  Hash256 hash;
-  for (std::size_t i = 0; i < hash.bytes.size(); ++i)
-    hash.bytes[i] = static_cast<std::byte>(seed + static_cast<int>(i));
-  return hash;
-}
-
-Layout SomeLayout() {
-  Layout layout = PlainLayout({{"model.a", DType::kBf16, {4, 6}}, {"scalar", DType::kF64, {}}});
-  layout.ranks[0].tensors.push_back({"padded", DType::kF32, {8}, {2}});
-  layout.ranks[0].rows.push_back({2, Box{{0}, {8}}, kFill, Box{}});
-  layout.ranks.emplace_back();
-  return layout;
-}
-
-std::vector<SessionMessage> OneOfEach() {
-  ManifestOffer manifest;
-  manifest.run = "run";
-  manifest.number = std::numeric_limits<std::uint64_t>::max();
-  manifest.new_run = true;
-  manifest.model = "LlamaForCausalLM layers=2";
-  manifest.tensors = SomeLayout().tensors;
-  manifest.sender_layout = Hash(1);
-  manifest.labels = {{"step", "7"}, {"", ""}};
-  manifest.families = {{"m", "fp8 128x128 weight_scale_inv", {"m.weight", "m.weight_scale_inv"}}};
-  Offer offer{SessionId{5},
-              3,
-              true,
-              manifest,
-              Hash(2),
-              TransportKind::kShm,
-              std::int64_t{1} << 33,
-              4,
-              std::chrono::microseconds(1'500'001)};
-  HelloReply reply;
-  reply.engine = InstanceId{9};
-  reply.model = "model";
-  reply.engine_layout = SomeLayout();
-  reply.live = {"run", 8, Hash(3)};
-  reply.kept = {"run", 7, Hash(8)};
-  reply.highest_number = 9;
-  reply.endpoints = {{TransportKind::kLoopback, "x"}, {TransportKind::kShm, "/p"}, {TransportKind::kGrpc, "h:1"}};
-  reply.connection = ~std::uint64_t{0};
-  reply.max_credits = 8;
-  FlipReport report{{"run", 8, Hash(4)}, 77, 12.5, {1, 2, 3, 4, 5, 6, 7, {{"images", 8, 9}}}};
-  return {
-      Hello{kWireVersion, InstanceId{1}, "a model", SomeLayout(), {4096, {"*.bias", ""}}},
-      reply,
-      offer,
-      Accept{SessionId{1}},
-      Seal{SessionId{2}, {{TensorDigest{{1, 2, 3, ~std::uint64_t{0}}}, TensorDigest{}}, Hash(5)}},
-      Missing{SessionId{3}, {0, 7, 4'000'000'000}},
-      Ready{SessionId{4}, 1.5, 0.25},
-      Flip{SessionId{5}, 12},
-      Committed{SessionId{6}, report},
-      Abort{SessionId{7}, Status::DataLoss("digest_mismatch", "tensor x")},
-      GroupJoin{kWireVersion, "job", 3, 8, InstanceId{11}, SomeLayout()},
-      GroupWelcome{InstanceId{12}, 5},
-      GroupEnter{6, 17},
-      GroupLayout{SomeLayout()},
-      GroupPlan{"engine:1", 9, SomeLayout(), {4096, {"*.bias"}}, Hash(6), {{TransportKind::kShm, "/p"}}},
-      GroupPlanned{9, Status::FailedPrecondition("plan_mismatch", "x"), {TransportKind::kGrpc, TransportKind::kShm}},
-      GroupSend{SessionId{8}, 9, {TransportKind::kGrpc, "h:1"}, 8192, 4, std::chrono::microseconds(77)},
-      GroupSent{SessionId{8}, {TensorDigest{{1, 2, 3, 4}}, TensorDigest{}}, 1 << 20},
-      GroupPacked{6},
-      GroupOutcome{
-          6,
-          {"run", 8, Hash(7)},
-          100,
-          200,
-          {{"engine:1", Status::Unavailable("rank_lost", "trainer rank 2"), "send", TransportKind::kShm, 1, 2, report},
-           {"engine:2", OkStatus(), "", TransportKind::kGrpc, 3, 4, report}}},
-      Require{{"run", 8, Hash(4)}},
-      RollBack{{"run", 8, Hash(4)}, 7, Status::Aborted("gate_refused", "why"), std::chrono::microseconds(78)},
-      RolledBack{report}};
-}
 
 template <typename T>
 T RoundTrip(const SessionMessage& message) {
@@ -97,7 +21,7 @@ T RoundTrip(const SessionMessage& message) {
 
 // Messages have no operator==: equal bytes of a deterministic encoding stand for it, after the fields that matter.
 TEST(SessionCodecTest, EveryMessageSurvivesTheRoundTrip) {
-  for (const SessionMessage& message : OneOfEach()) {
+  for (const SessionMessage& message : OneMessageOfEach()) {
     const std::string bytes = EncodeSessionMessage(message);
 
     const Result<SessionMessage> decoded = DecodeSessionMessage(bytes);
@@ -105,7 +29,7 @@ TEST(SessionCodecTest, EveryMessageSurvivesTheRoundTrip) {
     ASSERT_TRUE(decoded.ok()) << MessageName(message) << decoded.status().ToString();
     EXPECT_EQ(decoded->index(), message.index());
   }
-  const auto all = OneOfEach();
+  const auto all = OneMessageOfEach();
   const auto hello = std::get<Hello>(*DecodeSessionMessage(EncodeSessionMessage(all[0])));
   EXPECT_EQ(hello.sender_layout, std::get<Hello>(all[0]).sender_layout);
   EXPECT_EQ(hello.plan_options, std::get<Hello>(all[0]).plan_options);
@@ -119,7 +43,7 @@ TEST(SessionCodecTest, EveryMessageSurvivesTheRoundTrip) {
   EXPECT_EQ(reply.connection, ~std::uint64_t{0});
   const auto offer = std::get<Offer>(*DecodeSessionMessage(EncodeSessionMessage(all[2])));
   EXPECT_EQ(offer.manifest, std::get<Offer>(all[2]).manifest);
-  EXPECT_EQ(offer.plan_digest, Hash(2));
+  EXPECT_EQ(offer.plan_digest, SampleHash(2));
   EXPECT_EQ(offer.transport, TransportKind::kShm);
   EXPECT_EQ(offer.frame_bytes, std::int64_t{1} << 33);
   EXPECT_EQ(offer.time_left, std::chrono::microseconds(1'500'001));
@@ -135,20 +59,20 @@ TEST(SessionCodecTest, EveryMessageSurvivesTheRoundTrip) {
 }
 
 TEST(SessionCodecTest, MessagesOfAFleetKeepWhatTheySay) {
-  const auto all = OneOfEach();
+  const auto all = OneMessageOfEach();
 
   const auto roll_back = RoundTrip<RollBack>(all[21]);
-  EXPECT_EQ(RoundTrip<Require>(all[20]).version, (WeightVersion{"run", 8, Hash(4)}));
-  EXPECT_EQ(roll_back.from, (WeightVersion{"run", 8, Hash(4)}));
+  EXPECT_EQ(RoundTrip<Require>(all[20]).version, (WeightVersion{"run", 8, SampleHash(4)}));
+  EXPECT_EQ(roll_back.from, (WeightVersion{"run", 8, SampleHash(4)}));
   EXPECT_EQ(roll_back.to, 7u);
   EXPECT_EQ(roll_back.why, Status::Aborted("gate_refused", "why"));
   EXPECT_EQ(roll_back.time_left, std::chrono::microseconds(78));
-  EXPECT_EQ(RoundTrip<RolledBack>(all[22]).report.version, (WeightVersion{"run", 8, Hash(4)}));
-  EXPECT_TRUE(RoundTrip<RollBack>(RollBack{.from = {"run", 8, Hash(4)}, .to = 7}).why.ok());
+  EXPECT_EQ(RoundTrip<RolledBack>(all[22]).report.version, (WeightVersion{"run", 8, SampleHash(4)}));
+  EXPECT_TRUE(RoundTrip<RollBack>(RollBack{.from = {"run", 8, SampleHash(4)}, .to = 7}).why.ok());
 }
 
 TEST(SessionCodecTest, MessagesOfATrainerGroupKeepWhatTheySay) {
-  const auto all = OneOfEach();
+  const auto all = OneMessageOfEach();
   ASSERT_EQ(all.size(), std::variant_size_v<SessionMessage>);
 
   const auto join = RoundTrip<GroupJoin>(all[10]);
@@ -156,16 +80,16 @@ TEST(SessionCodecTest, MessagesOfATrainerGroupKeepWhatTheySay) {
   EXPECT_EQ(join.rank, 3);
   EXPECT_EQ(join.world_size, 8);
   EXPECT_EQ(join.instance, InstanceId{11});
-  EXPECT_EQ(join.part, SomeLayout());
+  EXPECT_EQ(join.part, SampleLayout());
   EXPECT_EQ(RoundTrip<GroupWelcome>(all[11]).round, 5U);
   EXPECT_EQ(RoundTrip<GroupEnter>(all[12]).number, 17U);
   EXPECT_EQ(RoundTrip<GroupEnter>(GroupEnter{6, std::nullopt}).number, std::nullopt);
-  EXPECT_EQ(RoundTrip<GroupLayout>(all[13]).layout, SomeLayout());
+  EXPECT_EQ(RoundTrip<GroupLayout>(all[13]).layout, SampleLayout());
   const auto plan = RoundTrip<GroupPlan>(all[14]);
   EXPECT_EQ(plan.replica, "engine:1");
-  EXPECT_EQ(plan.engine_layout, SomeLayout());
+  EXPECT_EQ(plan.engine_layout, SampleLayout());
   EXPECT_EQ(plan.plan_options, (PlanOptions{4096, {"*.bias"}}));
-  EXPECT_EQ(plan.plan_digest, Hash(6));
+  EXPECT_EQ(plan.plan_digest, SampleHash(6));
   EXPECT_EQ(plan.endpoints, std::get<GroupPlan>(all[14]).endpoints);
   const auto planned = RoundTrip<GroupPlanned>(all[15]);
   EXPECT_EQ(planned.status, std::get<GroupPlanned>(all[15]).status);
@@ -185,7 +109,7 @@ TEST(SessionCodecTest, MessagesOfATrainerGroupKeepWhatTheySay) {
 }
 
 TEST(SessionCodecTest, AFieldOutOfItsBoundsIsABadMessageThatNamesIt) {
-  const auto all = OneOfEach();
+  const auto all = OneMessageOfEach();
   const auto with = [&](std::size_t index, const std::function<void(v1::SessionMessage&)>& damage) {
     v1::SessionMessage proto;
     EXPECT_TRUE(proto.ParseFromString(EncodeSessionMessage(all[index])));
@@ -233,13 +157,53 @@ TEST(SessionCodecTest, AFieldOutOfItsBoundsIsABadMessageThatNamesIt) {
   EXPECT_THAT(with(9, [](Message& m) { m.clear_body(); }), ::testing::HasSubstr("message"));
 }
 
+// The wire type of protobuf for what has a length, and a field number.
+std::string Wrapped(int field, const std::string& bytes) {
+  std::string out(1, static_cast<char>(field << 3 | 2));
+  std::size_t length = bytes.size();
+  for (; length >= 128; length >>= 7) out.push_back(static_cast<char>(length & 127 | 128));
+  out.push_back(static_cast<char>(length));
+  return out + bytes;
+}
+
+// Hello (1) with a sender layout (4) of one rank (2) whose rows (2) map nothing: two bytes each.
+std::string HelloWithEmptyRows(std::size_t count) {
+  std::string rows;
+  for (std::size_t i = 0; i < count; ++i) rows += Wrapped(2, "");
+  return Wrapped(1, Wrapped(4, Wrapped(2, rows)));
+}
+
+TEST(SessionCodecTest, AMessageThatWouldUnfoldToMoreThanItsBoundIsRefusedBeforeItIsBuilt) {
+  EXPECT_TRUE(DecodeSessionMessage(HelloWithEmptyRows(1000)).ok());
+
+  for (const std::string& bytes :
+       {HelloWithEmptyRows(kMaxSessionMessageParts),
+        // Numbers of Missing (6), of which a list has a byte each, and fields that nobody knows.
+        Wrapped(6, Wrapped(2, std::string(kMaxSessionMessageParts * 8, '\1'))), Wrapped(1, [] {
+          std::string unknown;
+          for (std::size_t i = 0; i < kMaxSessionMessageParts; ++i) unknown += "\x78\x01";
+          return unknown;
+        }())}) {
+    ASSERT_LT(bytes.size(), kMaxSessionMessageBytes);
+    const Status status = DecodeSessionMessage(bytes).status();
+    EXPECT_EQ(status.reason(), "bad_message");
+    EXPECT_THAT(status.message(), ::testing::HasSubstr("parts"));
+  }
+}
+
+TEST(SessionCodecTest, NestingBeyondAnyMessageOfOursIsRefused) {
+  std::string groups(1000, '\x0b');  // starts group 1, again and again
+  EXPECT_EQ(DecodeSessionMessage(groups).status().reason(), "bad_message");
+  EXPECT_EQ(DecodeSessionMessage(Wrapped(1, groups)).status().reason(), "bad_message");
+}
+
 // Sixteen thousand damaged messages: each is refused as bad_message or decodes to something that encodes again.
 TEST(SessionCodecTest, RandomDamageNeverDoesMoreThanFailToDecode) {
   const auto seed = std::random_device{}();
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
   std::vector<std::string> seeds;
-  for (const SessionMessage& message : OneOfEach()) seeds.push_back(EncodeSessionMessage(message));
+  for (const SessionMessage& message : OneMessageOfEach()) seeds.push_back(EncodeSessionMessage(message));
 
   for (int round = 0; round < 16'000; ++round) {
     std::string bytes = seeds[random() % seeds.size()];
