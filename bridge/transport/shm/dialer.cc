@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/log.h"
 #include "bridge/transport/shm/message_socket.h"
 #include "bridge/transport/shm/messages.h"
 #include "bridge/transport/shm/route.h"
@@ -15,6 +16,8 @@
 
 namespace bascule {
 namespace {
+
+constexpr std::int64_t kProbeBytes = 4096;
 
 Result<MessageSocket> ConnectTo(const std::string& path, Deadline deadline, Clock& clock) {
   UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -35,12 +38,29 @@ Result<MessageSocket> ConnectTo(const std::string& path, Deadline deadline, Cloc
   return MessageSocket::Create(std::move(fd));
 }
 
+// What a route takes: memory that can be sealed and passed on, and this very user behind the socket. Containers and
+// security modules forbid either.
+Status TryOut(const std::string& path, Clock& clock) {
+  RETURN_IF_ERROR(MakeSealedArena(kProbeBytes, /*credits=*/1).status());
+  const Result<MessageSocket> socket = ConnectTo(path, Deadline::At(clock.Now()), clock);
+  if (socket.status().reason() == "deadline") return OkStatus();  // somebody listens, and is busy
+  RETURN_IF_ERROR(socket.status());
+  return socket->CheckPeer();
+}
+
 }  // namespace
 
 bool ShmDialer::CanReach(const TransportEndpoint& endpoint) const {
   struct stat found {};
-  return endpoint.kind == TransportKind::kShm && CheckSocketPath(endpoint.address).ok() &&
-         lstat(endpoint.address.c_str(), &found) == 0 && S_ISSOCK(found.st_mode) && found.st_uid == geteuid();
+  const bool is_here = endpoint.kind == TransportKind::kShm && CheckSocketPath(endpoint.address).ok() &&
+                       lstat(endpoint.address.c_str(), &found) == 0 && S_ISSOCK(found.st_mode) &&
+                       found.st_uid == geteuid();
+  if (!is_here) return false;
+  const Status usable = TryOut(endpoint.address, clock_);
+  // The way that is taken instead may be far slower, and nothing else tells why.
+  if (!usable.ok())
+    LogWarn("transport_passed_over", "transport=shm at={} why=\"{}\"", endpoint.address, usable.ToString());
+  return usable.ok();
 }
 
 Result<std::unique_ptr<BucketSender>> ShmDialer::Dial(const TransportEndpoint& endpoint, const RouteHello& hello,

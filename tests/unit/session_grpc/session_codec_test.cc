@@ -159,9 +159,9 @@ TEST(SessionCodecTest, AFieldOutOfItsBoundsIsABadMessageThatNamesIt) {
 
 // The wire type of protobuf for what has a length, and a field number.
 std::string Wrapped(int field, const std::string& bytes) {
-  std::string out(1, static_cast<char>(field << 3 | 2));
+  std::string out(1, static_cast<char>((field << 3) | 2));
   std::size_t length = bytes.size();
-  for (; length >= 128; length >>= 7) out.push_back(static_cast<char>(length & 127 | 128));
+  for (; length >= 128; length >>= 7) out.push_back(static_cast<char>((length & 127) | 128));
   out.push_back(static_cast<char>(length));
   return out + bytes;
 }
