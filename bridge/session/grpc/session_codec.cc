@@ -1,5 +1,8 @@
 #include "bridge/session/grpc/session_codec.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+
 #include <utility>
 
 #include "bascule/v1/session.pb.h"
@@ -210,7 +213,14 @@ Result<SessionMessage> Decode(const v1::RolledBack& proto) {
 std::string EncodeSessionMessage(const SessionMessage& message) {
   v1::SessionMessage proto;
   std::visit([&](const auto& one) { Encode(one, proto); }, message);
-  return proto.SerializeAsString();
+  // Equal messages, equal bytes: the labels of an offer are a map, which has an order only where one is asked for.
+  std::string bytes;
+  google::protobuf::io::StringOutputStream stream(&bytes);
+  google::protobuf::io::CodedOutputStream coded(&stream);
+  coded.SetSerializationDeterministic(true);
+  CHECK(proto.SerializeToCodedStream(&coded));
+  coded.Trim();
+  return bytes;
 }
 
 Result<SessionMessage> DecodeSessionMessage(std::string_view bytes) {

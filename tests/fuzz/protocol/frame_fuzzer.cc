@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "bascule/v1/transfer.pb.h"
+#include "base/grpc/grpc_log_internal.h"
+#include "base/log.h"
 #include "bridge/bucket/bucket_format.h"
 #include "bridge/transport/grpc/frame_codec_internal.h"
 
@@ -40,6 +42,13 @@ void ParseBucket(std::span<const std::byte> frame) {
 
 }  // namespace
 }  // namespace bascule
+
+// What protobuf has to say of each bad message would be most of the time.
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  bascule::RouteGrpcLog();
+  bascule::SetLogLevel(bascule::LogLevel::kOff);
+  return 0;
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;

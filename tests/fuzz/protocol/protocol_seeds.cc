@@ -7,6 +7,7 @@
 #include "bascule/v1/rollout.pb.h"
 #include "bascule/v1/transfer.pb.h"
 #include "bridge/bucket/bucket_format.h"
+#include "bridge/plan/planner.h"
 #include "bridge/session/grpc/session_codec.h"
 #include "checkpoint/layout_file.h"
 #include "tests/support/sample_messages/sample_messages.h"
@@ -49,9 +50,12 @@ void WriteSessions(Seeds& seeds) {
   offer.manifest.number = 2;
   offer.manifest.new_run = false;
   offer.manifest.model.clear();
+  offer.manifest.labels = {{"step", "7"}};
   offer.manifest.families.clear();
   offer.manifest.sender_layout = LayoutDigest(layout);
+  offer.plan_digest = MakePlan(layout, layout, hello.plan_options)->digest;
   offer.transport = TransportKind::kLoopback;
+  offer.frame_bytes = 4096;
   seeds.Write("receiver_fuzzer", Framed(hello));
   seeds.Write("receiver_fuzzer",
               Framed(hello) + Framed(offer) + Framed(Seal{offer.session}) + Framed(Flip{offer.session}));

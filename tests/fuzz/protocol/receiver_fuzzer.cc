@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/grpc/grpc_log_internal.h"
+#include "base/log.h"
 #include "bridge/send/publish_session.h"
 #include "bridge/session/grpc/session_codec.h"
 #include "bridge/session/loopback/loopback_control.h"
@@ -54,7 +56,6 @@ class Engine {
     WeightReceiverOptions options;
     options.layout = PlainLayout(SampleLayout().tensors);
     options.listeners = {listener_.get()};
-    options.max_session = std::chrono::milliseconds(20);
     receiver_ = WeightReceiver::Create(std::move(options), hooks_).value();
     Load();
   }
@@ -95,6 +96,13 @@ class Engine {
 
 }  // namespace
 }  // namespace bascule
+
+// What protobuf has to say of each bad message would be most of the time.
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  bascule::RouteGrpcLog();
+  bascule::SetLogLevel(bascule::LogLevel::kOff);
+  return 0;
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static bascule::Engine engine;

@@ -3,6 +3,8 @@
 #include <cstdint>
 
 #include "bascule/v1/rollout.pb.h"
+#include "base/grpc/grpc_log_internal.h"
+#include "base/log.h"
 #include "engine_side/decode/grpc/rollout_request_internal.h"
 #include "engine_side/decode/request_check.h"
 
@@ -26,6 +28,13 @@ void Run(const std::uint8_t* data, std::size_t size) {
 
 }  // namespace
 }  // namespace bascule
+
+// What protobuf has to say of each bad message would be most of the time.
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  bascule::RouteGrpcLog();
+  bascule::SetLogLevel(bascule::LogLevel::kOff);
+  return 0;
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   bascule::Run(data, size);

@@ -4,6 +4,8 @@
 #include <string_view>
 #include <variant>
 
+#include "base/grpc/grpc_log_internal.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "bridge/layout/layout.h"
 #include "bridge/manifest/manifest.h"
@@ -34,6 +36,13 @@ void Run(std::string_view bytes) {
 
 }  // namespace
 }  // namespace bascule
+
+// What protobuf has to say of each bad message would be most of the time.
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  bascule::RouteGrpcLog();
+  bascule::SetLogLevel(bascule::LogLevel::kOff);
+  return 0;
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   bascule::Run({reinterpret_cast<const char*>(data), size});
