@@ -56,7 +56,7 @@ void WriteSessions(Seeds& seeds) {
   offer.plan_digest = MakePlan(layout, layout, hello.plan_options)->digest;
   offer.transport = TransportKind::kLoopback;
   offer.frame_bytes = 4096;
-  seeds.Write("receiver_fuzzer", Framed(hello));
+  seeds.Write("receiver_fuzzer", Framed(hello) + Framed(offer));
   seeds.Write("receiver_fuzzer",
               Framed(hello) + Framed(offer) + Framed(Seal{offer.session}) + Framed(Flip{offer.session}));
 }
