@@ -28,13 +28,16 @@ Result<std::unique_ptr<SyncEngine>> SyncEngine::Create(const ModelConfig& config
   EngineHooks* hooks = &engine->idle_;
   if (decoding == Decoding::kYes) {
     const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-    ASSIGN_OR_RETURN(
-        engine->decode_,
-        DecodeEngine::Create({.config = config, .tensors = layout.tensors, .threads = threads, .kv_pages = kKvPages}));
+    ASSIGN_OR_RETURN(engine->decode_, DecodeEngine::Create({.config = config,
+                                                            .tensors = layout.tensors,
+                                                            .threads = threads,
+                                                            .kv_pages = kKvPages,
+                                                            .staging = &engine->throttle_}));
     hooks = engine->decode_.get();
   }
   ASSIGN_OR_RETURN(engine->receiver_, WeightReceiver::Create({.model = config.Description(),
                                                               .layout = std::move(layout.layout),
+                                                              .staging = {.throttle = &engine->throttle_},
                                                               .listeners = {engine->listener_.get()}},
                                                              *hooks));
   if (engine->decode_) engine->decode_->Start([receiver = engine->receiver_.get()] { return receiver->AcquireLive(); });

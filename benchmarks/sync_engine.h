@@ -22,6 +22,7 @@ namespace bascule {
 
 class SyncEngine {
  public:
+  static constexpr double kStagingSlowdown = 1.25;  // as `bascule engine` has it
   // ResourceExhausted "slot_memory"; Unimplemented "transport_unavailable" (loopback); what a listener or a server can
   // fail with
   enum class Decoding { kNo, kYes };
@@ -36,6 +37,7 @@ class SyncEngine {
   Status Listen(TransportKind kind, std::vector<grpc::Service*>& services);
 
   IdleHooks idle_;
+  StagingThrottle throttle_{kStagingSlowdown, Clock::Real()};
   std::unique_ptr<DecodeEngine> decode_;
   std::unique_ptr<TransportListener> listener_;
   std::unique_ptr<WeightReceiver> receiver_;

@@ -210,7 +210,7 @@ Status Connection::OpenRoutes(TransportKind kind) {
   for (const Route route : plan_->plan.routes) {
     const int index = static_cast<int>(routes_.size());
     routes_.push_back(
-        std::make_unique<RouteReader>(*listener_, id_, index, route, sink, parts_.clock, parts_.options.staging_nice));
+        std::make_unique<RouteReader>(*listener_, id_, index, route, sink, parts_.clock, parts_.options.staging));
   }
   return OkStatus();
 }

@@ -13,17 +13,20 @@ constexpr Duration kIdleWait = std::chrono::hours(1);
 }  // namespace
 
 RouteReader::RouteReader(TransportListener& listener, std::uint64_t connection, int index, Route route,
-                         BucketSink& sink, Clock& clock, int nice)
+                         BucketSink& sink, Clock& clock, const StagingThreads& manners)
     : listener_(listener),
       connection_(connection),
       index_(index),
       route_(route),
       sink_(sink),
       clock_(clock),
-      thread_(fmt::format("route{}-{}", route.sender_rank, route.engine_rank), [this, nice](std::stop_token stop) {
-        GiveWay(nice);
-        Run(stop);
-      }) {}
+      throttle_(manners.throttle),
+      thread_(fmt::format("route{}-{}", route.sender_rank, route.engine_rank),
+              [this, nice = manners.nice, cores = manners.cores](std::stop_token stop) {
+                GiveWay(nice);
+                PinToCores(cores);
+                Run(stop);
+              }) {}
 
 void RouteReader::Run(std::stop_token stop) {
   const Status why = ReadUntilLost(stop);
@@ -38,8 +41,17 @@ Status RouteReader::ReadUntilLost(std::stop_token stop) {
     const Result<ReceivedFrame> frame = receiver->Receive(Deadline::After(clock_, kIdleWait));
     if (!frame.ok() && frame.status().code() == StatusCode::kDeadlineExceeded) continue;
     RETURN_IF_ERROR(frame.status());
-    RETURN_IF_ERROR(receiver->Acknowledge(*frame, sink_.OnBucket(index_, frame->bytes)));
+    RETURN_IF_ERROR(TakeFrame(*receiver, *frame, stop));
   }
+}
+
+Status RouteReader::TakeFrame(BucketReceiver& receiver, const ReceivedFrame& frame, std::stop_token stop) {
+  const TimePoint began = clock_.Now();
+  RETURN_IF_ERROR(receiver.Acknowledge(frame, sink_.OnBucket(index_, frame.bytes)));
+  if (throttle_ == nullptr) return OkStatus();
+  const Duration pause = throttle_->PauseAfter(clock_.Now() - began);
+  if (pause > Duration::zero()) clock_.SleepUntil(clock_.Now() + pause, std::move(stop));
+  return OkStatus();
 }
 
 }  // namespace bascule

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "base/worker.h"
 #include "bridge/transport/transport.h"
+#include "engine_side/staging_throttle.h"
 
 namespace bascule {
 
@@ -26,16 +27,16 @@ class BucketSink {
 // Thread-safety: confined to its owner.
 class RouteReader {
  public:
-  // Everything is borrowed. `index` is the route's in the plan; its thread gives way by `nice`
-  // (base/thread_priority.h).
+  // Everything is borrowed. `index` is the route's in the plan.
   RouteReader(TransportListener& listener, std::uint64_t connection, int index, Route route, BucketSink& sink,
-              Clock& clock, int nice);
+              Clock& clock, const StagingThreads& manners);
   // Also wakes a reader whose sender has called; one that still waits for that ends with TransportListener::Forget.
   void RequestStop() { thread_.RequestStop(); }
 
  private:
   void Run(std::stop_token stop);
   Status ReadUntilLost(std::stop_token stop);
+  Status TakeFrame(BucketReceiver& receiver, const ReceivedFrame& frame, std::stop_token stop);
 
   TransportListener& listener_;
   const std::uint64_t connection_;
@@ -43,6 +44,7 @@ class RouteReader {
   const Route route_;
   BucketSink& sink_;
   Clock& clock_;
+  StagingThrottle* const throttle_;
   Worker thread_;  // last: joined first
 };
 

@@ -1,4 +1,5 @@
 #include "engine_side/weight_receiver.h"
+#include "base/thread_priority.h"
 
 #include <set>
 
@@ -22,8 +23,8 @@ Status CheckOptions(const WeightReceiverOptions& options) {
   if (options.stall_budget.limit < Duration::zero()) {
     return Status::InvalidArgument("bad_options", "stall_budget is negative");
   }
-  if (options.staging_nice < 0 || options.staging_nice > 19) {
-    return Status::InvalidArgument("bad_options", fmt::format("staging_nice={} want=0..19", options.staging_nice));
+  if (options.staging.nice < 0 || options.staging.nice > 19) {
+    return Status::InvalidArgument("bad_options", fmt::format("staging nice={} want=0..19", options.staging.nice));
   }
   if (options.max_credits < 1 || options.max_credits > kMaxCredits) {
     return Status::InvalidArgument("bad_options",
@@ -36,7 +37,7 @@ Status CheckOptions(const WeightReceiverOptions& options) {
       return Status::InvalidArgument("bad_layout", fmt::format("engine tensor {} is not dense", tensor.name));
     }
   }
-  return OkStatus();
+  return CheckCores(options.staging.cores);
 }
 
 std::unique_ptr<InPlaceFlip> InPlaceOf(const WeightReceiverOptions& options, const ReceivePlan& engine_plan,

@@ -33,6 +33,7 @@
 #include "engine_side/flip_mode.h"
 #include "engine_side/history.h"
 #include "engine_side/live_digest.h"
+#include "engine_side/staging_throttle.h"
 #include "engine_side/stall_budget.h"
 #include "engine_side/weight_lease.h"
 
@@ -46,8 +47,7 @@ struct WeightReceiverOptions {
   FlipMode flip = FlipMode::kShadow;
   StallBudget stall_budget;
   BlockCopier* copier = nullptr;  // for kInPlace; borrowed, null: memcpy
-  // Threads that stage give way to those that decode: 0 (not at all) to 19; see base/thread_priority.h.
-  int staging_nice = 10;
+  StagingThreads staging;
   std::int32_t max_credits = 8;  // per route
   // Listeners of the transports this engine takes, best first. Borrowed: they outlive the receiver.
   std::vector<TransportListener*> listeners;

@@ -99,6 +99,21 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
                  "a flip that would take longer: waits until nothing decodes, or is refused")
       ->capture_default_str()
       ->check(CLI::IsMember({"postpone", "refuse"}));
+  app.add_option(
+         "--staging-slowdown", process.staging_slowdown,
+         "how many times as long decode steps may take while a version stages, more than 1; 0: staging never pauses")
+      ->capture_default_str()
+      ->check([](const std::string& text) {
+        double value = 0;
+        const bool good = CLI::detail::lexical_cast(text, value) && (value == 0 || value > 1);
+        return good ? std::string() : "want 0, or more than 1";
+      });
+  app.add_option("--staging-cores", process.staging_cores, "that staging keeps to; default: any")
+      ->delimiter(',')
+      ->type_name("CORE,..");
+  app.add_option("--decode-cores", process.decode_cores, "that decoding keeps to; default: any")
+      ->delimiter(',')
+      ->type_name("CORE,..");
   AddKvPolicy(app, process.kv_policy, "what becomes of a request that runs at a flip, unless it names a policy")
       ->default_str("recompute");
   app.add_option("--slots", process.slot_count, "versions in memory; 3 keep a way back while the next one stages")

@@ -68,7 +68,9 @@ ServingStatus ServingOf(const DecodeStatus& decode) {
           .kv_pages_used = decode.kv_pages_used,
           .kv_pages_total = decode.kv_pages_total,
           .prefix_entries = decode.prefix_entries,
-          .kv_policy = std::string(KvPolicyName(decode.kv_policy))};
+          .kv_policy = std::string(KvPolicyName(decode.kv_policy)),
+          .flip_gaps = decode.flip_gaps,
+          .staging_share = std::nullopt};
 }
 
 }  // namespace
@@ -79,6 +81,7 @@ struct EngineProcess::Parts {
   ArtifactFingerprint fingerprint;
   ReadOptions read;
   std::vector<std::shared_ptr<const AllowedRoot>> roots;  // shared with the directories that are being read
+  std::unique_ptr<StagingThrottle> throttle;              // may be null
   std::unique_ptr<DecodeEngine> decode;
   LoopbackControl own_control;
   LoopbackNetwork own_network;
@@ -120,6 +123,13 @@ Status EngineProcess::Parts::MakeDecoder(const EngineProcessOptions& options, co
   decode_options.max_waiting = options.max_waiting;
   decode_options.kv_policy = options.kv_policy;
   decode_options.drains = options.flip == FlipMode::kShadow;
+  // A step has room for every request that decodes, and as much again for prompts.
+  decode_options.max_step_tokens = std::max(decode_options.max_step_tokens, 2 * options.max_running);
+  decode_options.cores = options.decode_cores;
+  if (options.staging_slowdown > 0) {
+    throttle = std::make_unique<StagingThrottle>(options.staging_slowdown, Clock::Real());
+  }
+  decode_options.staging = throttle.get();
   ASSIGN_OR_RETURN(decode, DecodeEngine::Create(std::move(decode_options)));
   return OkStatus();
 }
@@ -148,6 +158,8 @@ Status EngineProcess::Parts::MakeReceiver(const EngineProcessOptions& wanted, La
   options.slot_count = wanted.slot_count;
   options.flip = wanted.flip;
   options.stall_budget = wanted.stall_budget;
+  options.staging.cores = wanted.staging_cores;
+  options.staging.throttle = throttle.get();
   options.listeners = {shm_listener.get(), grpc_listener.get(), own_listener.get()};
   ASSIGN_OR_RETURN(receiver, WeightReceiver::Create(std::move(options), *decode));
   const auto serve = [this](ControlChannel& channel) { static_cast<void>(receiver->Serve(channel)); };
@@ -158,7 +170,11 @@ Status EngineProcess::Parts::MakeReceiver(const EngineProcessOptions& wanted, La
 
 Status EngineProcess::Parts::StartServer(const std::string& address, const ServerSecurity& security) {
   status = std::make_unique<EngineVersionStatusService>(
-      *receiver, VersionStatusOptions{.model = model, .serving = [this] { return ServingOf(decode->status()); }});
+      *receiver, VersionStatusOptions{.model = model, .serving = [this] {
+                                        ServingStatus serving = ServingOf(decode->status());
+                                        if (throttle != nullptr) serving.staging_share = throttle->share();
+                                        return serving;
+                                      }});
   rollout = std::make_unique<RolloutService>(*decode);
   load = std::make_unique<VersionLoadService>(
       VersionLoadOptions{.load = [this](const VersionLoadRequest& request, Deadline deadline, std::stop_token stop) {

@@ -34,8 +34,11 @@ struct EngineProcessOptions {
   std::int32_t max_running = 64;
   std::int32_t max_waiting = 4096;
   KvPolicy kv_policy = KvPolicy::kRecompute;  // of requests that name none
-  ReadOptions read;                           // of versions from disk
-  std::vector<std::string> allow_roots;       // directories beneath which versions may be loaded on behalf of a peer
+  double staging_slowdown = 1.25;             // of decode steps, to which staging is held; 0: it never pauses
+  std::vector<int> staging_cores;             // none: any
+  std::vector<int> decode_cores;
+  ReadOptions read;                      // of versions from disk
+  std::vector<std::string> allow_roots;  // directories beneath which versions may be loaded on behalf of a peer
   ServerSecurity security;
 };
 

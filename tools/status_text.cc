@@ -57,6 +57,18 @@ std::string EngineText(const Json& status, const Output& out) {
                                           Text(stall["p50"]), Text(stall["p99"]), Text(stall["max"]))}});
 }
 
+std::string HistogramText(std::string_view name, const Json& histogram) {
+  std::vector<std::vector<std::string>> rows = {{std::string(name), "COUNT"}};
+  for (const Json& entry : histogram)
+    rows.push_back({fmt::format("<= {} µs", Text(entry["up_to"])), Text(entry["count"])});
+  return TableText(rows);
+}
+
+std::string DetailsText(const Json& details) {
+  return fmt::format("\n\n{}\n\n{}\n\nstaging share {}", HistogramText("STALLS", details["stall_histogram_us"]),
+                     HistogramText("TOKEN GAPS", details["token_gap_histogram_us"]), Text(details["staging_share"]));
+}
+
 std::string RanksText(const Json& ranks) {
   std::vector<std::vector<std::string>> rows = {{"RANK", "LIVE", "DIGEST", "SLOT"}};
   for (const Json& rank : ranks) {
@@ -81,7 +93,8 @@ std::string PublisherText(const Json& status) {
 
 std::string StatusText(const Json& status, const Output& out) {
   if (status["role"] == "publisher") return PublisherText(status);
-  return EngineText(status, out) + "\n\n" + RanksText(status["ranks"]);
+  const std::string details = status.contains("details") ? DetailsText(status["details"]) : "";
+  return EngineText(status, out) + "\n\n" + RanksText(status["ranks"]) + details;
 }
 
 std::string HistoryText(const std::vector<Json>& history) {

@@ -6,16 +6,17 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "base/thread_priority.h"
 #include "base/worker.h"
 #include "engine_side/decode/decoder.h"
 #include "engine_side/decode/kv_cache.h"
+#include "engine_side/decode/options_check.h"
 #include "engine_side/decode/scheduler.h"
 #include "engine_side/decode/step_weights.h"
 
 namespace bascule {
 namespace {
 
-constexpr std::int64_t kDefaultKvBytes = std::int64_t{1} << 30;
 constexpr Duration kIdleWait = std::chrono::seconds(1);  // work and stops are notified; this only bounds the wait
 
 class LeasedWeights final : public StepWeights {
@@ -30,44 +31,15 @@ class LeasedWeights final : public StepWeights {
   WeightLease lease_;
 };
 
-Status CheckOptions(const DecodeOptions& options) {
-  const auto bad = [](std::string what) { return Status::InvalidArgument("bad_options", std::move(what)); };
-  const ModelConfig& config = options.config;
-  for (const std::int64_t size : {config.layers, config.hidden, config.query_heads, config.kv_heads, config.head_size,
-                                  config.ffn, config.vocabulary, config.max_positions}) {
-    if (size < 1) return bad("a size of the model is not positive: " + config.Description());
+// Of a step that computes nothing but the next token of requests; 0: it does more.
+std::int64_t DecodingRows(const Scheduler::Step& step) {
+  const auto draws = [](const SampleWish& wish) { return wish.rule.given < 0; };
+  std::int64_t rows = 0;
+  for (const Scheduler::Pass& pass : step.passes) {
+    if (pass.wishes.size() != pass.rows.size() || !std::ranges::all_of(pass.wishes, draws)) return 0;
+    rows += std::ssize(pass.rows);
   }
-  if (config.query_heads % config.kv_heads != 0 || config.head_size % 2 != 0) {
-    return bad("heads do not divide: " + config.Description());
-  }
-  if (options.tensors.layers.size() != static_cast<std::size_t>(config.layers)) {
-    return bad(fmt::format("tensors of {} layers, the model has {}", options.tensors.layers.size(), config.layers));
-  }
-  if (options.dtype != DType::kBf16 && options.dtype != DType::kF32) {
-    return bad(fmt::format("dtype={} want=BF16|F32", DTypeName(options.dtype)));
-  }
-  if (options.page_tokens < 1 || options.page_tokens % kKvGroup != 0) {
-    return bad(fmt::format("page_tokens={} want a multiple of {}", options.page_tokens, kKvGroup));
-  }
-  if (!options.drains && options.kv_policy == KvPolicy::kDrain) return bad("kv_policy=drain needs flip mode shadow");
-  if (options.max_waiting_tokens < 0 || options.time_limit <= Duration::zero()) {
-    return bad(
-        fmt::format("max_waiting_tokens={} time_limit_ms={}", options.max_waiting_tokens, MsOf(options.time_limit)));
-  }
-  if (options.threads < 1 || options.threads > 1024 || options.kv_pages < 0 || options.max_running < 1 ||
-      options.max_waiting < 0 || options.max_step_tokens < 1) {
-    return bad(fmt::format("threads={} kv_pages={} max_running={} max_waiting={} max_step_tokens={}", options.threads,
-                           options.kv_pages, options.max_running, options.max_waiting, options.max_step_tokens));
-  }
-  return OkStatus();
-}
-
-std::int64_t KvPageCount(const DecodeOptions& options, const KvShape& shape) {
-  if (options.kv_pages > 0) return options.kv_pages;
-  const std::int64_t of_request = (options.config.max_positions + shape.page_tokens - 1) / shape.page_tokens;
-  const std::int64_t page_bytes = shape.PageFloats().value_or(kDefaultKvBytes) * std::int64_t{sizeof(float)};
-  const std::int64_t fitting = kDefaultKvBytes / shape.ranks / page_bytes;
-  return std::max(std::int64_t{1}, std::min(options.max_running * of_request, fitting));
+  return rows;
 }
 
 class Engine final : public DecodeEngine {
@@ -77,6 +49,8 @@ class Engine final : public DecodeEngine {
         caches_(options.caches),
         kv_policy_(options.kv_policy),
         drains_(options.drains),
+        cores_(options.cores),
+        staging_(options.staging),
         cache_(std::move(cache)),
         decoder_(std::move(decoder)),
         scheduler_({.vocabulary = options.config.vocabulary,
@@ -107,6 +81,7 @@ class Engine final : public DecodeEngine {
     std::uint64_t at_step = 0;
     const std::function<void()>* critical = nullptr;
     enum class State { kWaiting, kRunning, kDone } state = State::kWaiting;
+    TimePoint begin;
     SafePoint result;
   };
 
@@ -117,12 +92,16 @@ class Engine final : public DecodeEngine {
   void Deliver(const std::vector<Delivery>& deliveries) EXCLUDES(mu_);
   SafePointCall* DueCall() REQUIRES(mu_);
   void RunCritical(SafePointCall& call) REQUIRES(mu_);
+  void NoteStepBegan(TimePoint due) REQUIRES(mu_);
+  void FinishStalled(TimePoint until) REQUIRES(mu_);
   bool Idle() const REQUIRES(mu_) { return !stepping_ && !critical_running_ && !scheduler_.HasWork(clock_.Now()); }
 
   Clock& clock_;
   CacheRegistry* const caches_;  // may be null
   const KvPolicy kv_policy_;
   const bool drains_;
+  const std::vector<int> cores_;
+  StagingThrottle* const staging_;  // may be null
   const std::unique_ptr<KvCache> cache_;
   const std::unique_ptr<Decoder> decoder_;
   AcquireStepWeights acquire_;  // Set before started_, constant after.
@@ -130,7 +109,9 @@ class Engine final : public DecodeEngine {
   mutable Mutex mu_;  // Never held across a forward pass, a critical section or a call to a sink.
   CondVar changed_;
   Scheduler scheduler_ GUARDED_BY(mu_);
-  std::list<SafePointCall*> calls_ GUARDED_BY(mu_);  // in state kWaiting
+  std::list<SafePointCall*> calls_ GUARDED_BY(mu_);      // in state kWaiting
+  std::vector<SafePointCall*> stalled_ GUARDED_BY(mu_);  // kRunning, until the next step begins
+  Duration beginning_ GUARDED_BY(mu_){};                 // that a step takes without a flip
   bool started_ GUARDED_BY(mu_) = false;
   bool stopping_ GUARDED_BY(mu_) = false;
   bool stepping_ GUARDED_BY(mu_) = false;          // between AwaitWork and the end of the step
@@ -186,6 +167,7 @@ DecodeStatus Engine::status() const {
           .kv_pages_total = cache_->pages(),
           .prefix_entries = scheduler_.prefix_entries(),
           .kv_policy = kv_policy_,
+          .flip_gaps = scheduler_.flip_gaps(),
           .steps = steps_,
           .tokens = scheduler_.tokens()};
 }
@@ -200,11 +182,13 @@ void Engine::Stop() {
 }
 
 void Engine::Run() {
+  PinToCores(cores_);
   while (AwaitWork()) RunStep();
   std::vector<Delivery> deliveries;
   {
     MutexLock lock(mu_);
     scheduler_.FinishAll(FinishReason::kCancelled, Status::Cancelled("engine_stopping"), deliveries);
+    FinishStalled(clock_.Now());
   }
   Deliver(deliveries);
 }
@@ -227,6 +211,7 @@ bool Engine::AwaitWork() {
 }
 
 void Engine::RunStep() {
+  const TimePoint due = clock_.Now();
   std::shared_ptr<StepWeights> weights = acquire_();
   std::vector<Delivery> deliveries;
   Scheduler::Step step;
@@ -237,10 +222,14 @@ void Engine::RunStep() {
     } else {
       scheduler_.FinishAll(FinishReason::kFailed, Status::Unavailable("nothing_live"), deliveries);
     }
+    NoteStepBegan(due);
   }
   weights.reset();  // the step holds it as long as it computes with it
+  const TimePoint began = clock_.Now();
+  const std::int64_t rows = DecodingRows(step);
   const bool computes = std::ranges::any_of(step.passes, [](const auto& pass) { return !pass.rows.empty(); });
   const auto sampled = Compute(std::move(step));
+  if (staging_ != nullptr && rows > 0) staging_->StepTook(rows, clock_.Now() - began);
   {
     MutexLock lock(mu_);
     scheduler_.FinishStep(sampled, clock_.Now(), deliveries);
@@ -318,14 +307,38 @@ void Engine::RunCritical(SafePointCall& call) {
   call.state = SafePointCall::State::kRunning;
   critical_running_ = true;
   const bool decoding = scheduler_.running() > 0;
-  const TimePoint begin = clock_.Now();
+  call.begin = clock_.Now();
   mu_.Unlock();
   (*call.critical)();
   mu_.Lock();
   call.result.next_step = steps_;
-  call.result.stall = decoding ? clock_.Now() - begin : Duration::zero();
-  call.state = SafePointCall::State::kDone;
   critical_running_ = false;
+  if (decoding) {
+    call.result.stall = clock_.Now() - call.begin;
+    stalled_.push_back(&call);
+  } else {
+    call.state = SafePointCall::State::kDone;
+  }
+  changed_.NotifyAll();
+}
+
+// A step that was due at `due` computes from now on.
+void Engine::NoteStepBegan(TimePoint due) {
+  const TimePoint now = clock_.Now();
+  if (stalled_.empty()) {
+    beginning_ += (now - due - beginning_) / 8;
+  } else {
+    FinishStalled(now - beginning_);
+  }
+}
+
+// Decoding stood still until `until`, or at least as long as the critical section took.
+void Engine::FinishStalled(TimePoint until) {
+  for (SafePointCall* call : stalled_) {
+    call->result.stall = std::max(call->result.stall, until - call->begin);
+    call->state = SafePointCall::State::kDone;
+  }
+  stalled_.clear();
   changed_.NotifyAll();
 }
 
@@ -343,39 +356,7 @@ KvReport Engine::InvalidateKv(const WeightVersion& live) {
   return report;
 }
 
-constexpr std::pair<KvPolicy, std::string_view> kKvPolicies[] = {{KvPolicy::kRecompute, "recompute"},
-                                                                 {KvPolicy::kDrain, "drain"},
-                                                                 {KvPolicy::kKeep, "keep"},
-                                                                 {KvPolicy::kAbort, "abort"}};
-
 }  // namespace
-
-std::string_view KvPolicyName(KvPolicy policy) { return kKvPolicies[static_cast<std::size_t>(policy)].second; }
-
-Result<KvPolicy> ParseKvPolicy(std::string_view name) {
-  for (const auto& [policy, known] : kKvPolicies) {
-    if (known == name) return policy;
-  }
-  return Status::InvalidArgument("bad_kv_policy", fmt::format("\"{}\" want recompute|drain|keep|abort", name));
-}
-
-std::string_view FinishName(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kAbortedByFlip:
-      return "aborted_by_flip";
-    case FinishReason::kTooStale:
-      return "too_stale";
-    case FinishReason::kCancelled:
-      return "cancelled";
-    case FinishReason::kFailed:
-      return "failed";
-  }
-  return "unknown";
-}
 
 Result<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(DecodeOptions options) {
   RETURN_IF_ERROR(CheckOptions(options));
@@ -394,7 +375,8 @@ Result<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(DecodeOptions options
                                     .weight_type = options.dtype == DType::kBf16 ? WeightType::kBf16 : WeightType::kF32,
                                     .threads = options.threads,
                                     .max_rows = options.max_step_tokens,
-                                    .max_logits = std::min(options.max_running, options.max_step_tokens)},
+                                    .max_logits = std::min(options.max_running, options.max_step_tokens),
+                                    .cores = options.cores},
                                    *cache));
   return std::unique_ptr<DecodeEngine>(new Engine(options, std::move(cache), std::move(decoder)));
 }

@@ -30,6 +30,8 @@
 #include "base/status.h"
 #include "engine_side/cache_registry.h"
 #include "engine_side/engine_hooks.h"
+#include "engine_side/latency_histogram.h"
+#include "engine_side/staging_throttle.h"
 #include "engine_side/weight_lease.h"
 #include "kernels/sample.h"
 #include "model/engine_layout.h"
@@ -131,6 +133,8 @@ struct DecodeOptions {
   bool drains = true;  // whether an old version stays for requests: not where flips are in place
   Duration time_limit = std::chrono::hours(1);  // of every request
   CacheRegistry* caches = nullptr;              // told of every flip; borrowed
+  std::vector<int> cores = {};                  // that decoding keeps to; none: any
+  StagingThrottle* staging = nullptr;           // told how long steps take; borrowed, null: nobody
   Clock* clock = &Clock::Real();
 };
 
@@ -139,13 +143,15 @@ struct DecodeStatus {
   std::int64_t kv_pages_used = 0, kv_pages_total = 0;  // used: by running requests
   std::int64_t prefix_entries = 0;                     // pages whose state new requests can share
   KvPolicy kv_policy = KvPolicy::kRecompute;           // the default
+  LatencyHistogram flip_gaps;                          // between two tokens of a request where a flip lay
   std::uint64_t steps = 0, tokens = 0;                 // since start
 };
 
 // As EngineHooks: while requests run, `critical` runs on the scheduler thread between two steps, otherwise at once on
 // the caller's. SafePoint::stall is the time by which the gap between the two steps grew: from where the scheduler
-// would have begun the next step to where it goes on. Recomputation is not in it: those are steps, and KvReport counts
-// their tokens. RunAtSafePoint is not called from a sink, which runs on the scheduler thread.
+// would have begun the next step to where that step computes, less what beginning a step takes otherwise.
+// RunAtSafePoint returns then. Recomputation is not in it: those are steps, and KvReport counts their tokens.
+// RunAtSafePoint is not called from a sink, which runs on the scheduler thread.
 class DecodeEngine : public EngineHooks {
  public:
   // Leases come from `acquire_live` (WeightReceiver::AcquireLive); an empty lease means that nothing is live yet.

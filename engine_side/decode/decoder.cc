@@ -28,7 +28,7 @@ PhaseCosts CostsOf(const DecoderOptions& options, std::int64_t rows) {
 }  // namespace
 
 Decoder::Decoder(DecoderOptions options)
-    : options_(std::move(options)), threads_(std::min(options_.threads, options_.shape.ranks)) {}
+    : options_(std::move(options)), threads_(std::min(options_.threads, options_.shape.ranks), options_.cores) {}
 
 Result<std::unique_ptr<Decoder>> Decoder::Create(DecoderOptions options, KvCache& cache) {
   std::unique_ptr<Decoder> decoder(new Decoder(std::move(options)));

@@ -66,7 +66,7 @@ RankDecoder::RankDecoder(const DecoderOptions& options, int rank, SharedActivati
       rope_frequencies_(FrequenciesOf(config_)),
       shared_(shared),
       cache_(cache),
-      workers_(std::max(1, options.threads / options.shape.ranks)),
+      workers_(std::max(1, options.threads / options.shape.ranks), options.cores),
       layers_(static_cast<std::size_t>(config_.layers)) {}
 
 Status RankDecoder::Allocate() {

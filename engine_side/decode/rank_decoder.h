@@ -44,6 +44,7 @@ struct DecoderOptions {
   int threads = 1;              // of all ranks together
   std::int64_t max_rows = 0;    // of one step
   std::int64_t max_logits = 0;  // rows of one step that want logits
+  std::vector<int> cores = {};  // that the threads keep to, if any
 };
 
 // What all ranks read and each writes in part: a row a token.

@@ -281,6 +281,7 @@ void Scheduler::TakeToken(Request& request, const WeightVersion& version, const 
   request.tokens.push_back(sampled.id);
   if (!request.oldest || IsOlder(version, *request.oldest)) request.oldest = version;
   const bool across = std::exchange(request.flipped, false) && request.last_token_at;
+  if (across) flip_gaps_.Add(now - *request.last_token_at);
   Delivery& delivery = deliveries.emplace_back();
   delivery.request = request.id;
   delivery.sink = request.sink;

@@ -114,6 +114,7 @@ class Scheduler {
   std::int64_t pages_used() const { return pages_.used(); }
   std::int64_t prefix_entries() const { return prefixes_.entries(); }
   std::size_t clients() const { return waiting_.clients(); }
+  const LatencyHistogram& flip_gaps() const { return flip_gaps_; }
 
  private:
   struct Ending {
@@ -202,6 +203,7 @@ class Scheduler {
   bool any_ending_ = false;
   bool unsettled_ = false;  // a flip has left work for the next step
   std::uint64_t tokens_ = 0;
+  LatencyHistogram flip_gaps_;
 };
 
 }  // namespace bascule

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "base/thread_priority.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -31,9 +33,12 @@ std::uint32_t AwaitChange(const std::atomic<std::uint32_t>& word, std::uint32_t 
 
 }  // namespace
 
-StepWorkers::StepWorkers(int threads) {
+StepWorkers::StepWorkers(int threads, const std::vector<int>& cores) {
   for (int thread = 1; thread < threads; ++thread) {
-    helpers_.emplace_back("decode-" + std::to_string(thread), [this, thread](std::stop_token) { Help(thread); });
+    helpers_.emplace_back("decode-" + std::to_string(thread), [this, thread, cores](std::stop_token) {
+      PinToCores(cores);
+      Help(thread);
+    });
   }
 }
 

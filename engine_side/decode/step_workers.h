@@ -18,7 +18,8 @@ namespace bascule {
 class StepWorkers {
  public:
   // `threads` >= 1, the caller's included.
-  explicit StepWorkers(int threads);
+  // Helpers keep to `cores`, if any are given.
+  explicit StepWorkers(int threads, const std::vector<int>& cores = {});
   ~StepWorkers();
 
   int threads() const { return static_cast<int>(helpers_.size()) + 1; }

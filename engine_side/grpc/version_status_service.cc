@@ -84,6 +84,24 @@ void Fill(const ReceiverStatus& status, v1::EngineStatus& out) {
   out.mutable_flips()->set_stall_us_max(status.stall_us_max);
 }
 
+// Classes that are not empty.
+void Fill(const LatencyHistogram& histogram, google::protobuf::RepeatedPtrField<v1::LatencyClass>& out) {
+  for (std::size_t i = 0; i < LatencyHistogram::kClasses; ++i) {
+    if (histogram.counts()[i] == 0) continue;
+    v1::LatencyClass& entry = *out.Add();
+    entry.set_up_to_us(LatencyHistogram::UpToUs(i));
+    entry.set_count(histogram.counts()[i]);
+  }
+}
+
+LatencyHistogram StallsOf(const std::vector<HistoryEntry>& history) {
+  LatencyHistogram stalls;
+  for (const HistoryEntry& entry : history) {
+    if (entry.committed && entry.kind != HistoryEntry::Kind::kInitial) stalls.AddUs(entry.flip_stall_us);
+  }
+  return stalls;
+}
+
 std::string_view KindName(HistoryEntry::Kind kind) {
   switch (kind) {
     case HistoryEntry::Kind::kInitial:
@@ -129,8 +147,10 @@ class EngineVersionStatusService::Service final : public v1::VersionStatus::Serv
 
   void Stop() { stopping_ = true; }
 
-  grpc::Status GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*, v1::GetStatusResponse* out) override {
+  grpc::Status GetStatus(grpc::ServerContext*, const v1::GetStatusRequest* request,
+                         v1::GetStatusResponse* out) override {
     Snapshot(receiver_.status(), *out);
+    if (request->details()) FillDetails(*out->mutable_engine()->mutable_details());
     return grpc::Status::OK;
   }
 
@@ -192,6 +212,13 @@ class EngineVersionStatusService::Service final : public v1::VersionStatus::Serv
     engine.set_model(options_.model);
     Fill(status, engine);
     Fill(options_.serving(), engine);
+  }
+
+  void FillDetails(v1::EngineDetails& out) const {
+    const ServingStatus serving = options_.serving();
+    Fill(StallsOf(receiver_.History()), *out.mutable_stalls());
+    Fill(serving.flip_gaps, *out.mutable_token_gaps());
+    if (serving.staging_share) out.set_staging_share(*serving.staging_share);
   }
 
   WeightReceiver& receiver_;

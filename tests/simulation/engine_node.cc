@@ -31,7 +31,7 @@ EngineNode::EngineNode(Scheduler& scheduler, Network& network, WentLive& went_li
                                           .slot_count = kind.slot_count,
                                           .flip = kind.flip,
                                           .copier = this,
-                                          .staging_nice = 0,
+                                          .staging = {.nice = 0},
                                           .listeners = {routes_.get()},
                                           .clock = &clock_},
                                          *this);

@@ -69,24 +69,40 @@ Json FlipsJson(const v1::FlipStatus& flips) {
             {"max", MicrosecondsJson(flips.stall_us_max())}}}};
 }
 
+Json HistogramJson(const google::protobuf::RepeatedPtrField<v1::LatencyClass>& classes) {
+  Json histogram = Json::array();
+  for (const v1::LatencyClass& entry : classes) {
+    histogram.push_back({{"up_to", entry.up_to_us()}, {"count", entry.count()}});
+  }
+  return histogram;
+}
+
+Json DetailsJson(const v1::EngineDetails& details) {
+  return {{"stall_histogram_us", HistogramJson(details.stalls())},
+          {"token_gap_histogram_us", HistogramJson(details.token_gaps())},
+          {"staging_share", details.has_staging_share() ? Json(details.staging_share()) : Json(nullptr)}};
+}
+
 Json EngineJson(const v1::EngineStatus& engine) {
-  return {{"role", "engine"},
-          {"model", engine.model()},
-          {"live", LiveJson(engine)},
-          {"kept", KeptJson(engine)},
-          {"session", SessionJson(engine)},
-          {"last_error", engine.has_last_error() ? FailureJson(engine.last_error()) : Json(nullptr)},
-          {"ranks", RanksJson(engine)},
-          {"requests", {{"running", engine.requests().running()}, {"waiting", engine.requests().waiting()}}},
-          {"kv",
-           {{"policy", engine.kv().policy()},
-            {"pages_used", engine.kv().pages_used()},
-            {"pages_total", engine.kv().pages_total()},
-            {"prefix_entries", engine.kv().prefix_entries()}}},
-          {"flips", FlipsJson(engine.flips())},
-          {"staleness", engine.has_staleness() ? Json(engine.staleness()) : Json(nullptr)},
-          {"ready", engine.ready()},
-          {"required", engine.has_required() ? VersionJson(engine.required()) : Json(nullptr)}};
+  Json object = {{"role", "engine"},
+                 {"model", engine.model()},
+                 {"live", LiveJson(engine)},
+                 {"kept", KeptJson(engine)},
+                 {"session", SessionJson(engine)},
+                 {"last_error", engine.has_last_error() ? FailureJson(engine.last_error()) : Json(nullptr)},
+                 {"ranks", RanksJson(engine)},
+                 {"requests", {{"running", engine.requests().running()}, {"waiting", engine.requests().waiting()}}},
+                 {"kv",
+                  {{"policy", engine.kv().policy()},
+                   {"pages_used", engine.kv().pages_used()},
+                   {"pages_total", engine.kv().pages_total()},
+                   {"prefix_entries", engine.kv().prefix_entries()}}},
+                 {"flips", FlipsJson(engine.flips())},
+                 {"staleness", engine.has_staleness() ? Json(engine.staleness()) : Json(nullptr)},
+                 {"ready", engine.ready()},
+                 {"required", engine.has_required() ? VersionJson(engine.required()) : Json(nullptr)}};
+  if (engine.has_details()) object["details"] = DetailsJson(engine.details());
+  return object;
 }
 
 Json PublisherJson(const v1::PublisherStatus& publisher) {

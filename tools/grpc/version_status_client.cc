@@ -60,8 +60,10 @@ VersionStatusClient::~VersionStatusClient() = default;
 
 Result<Json> VersionStatusClient::GetStatus(Deadline deadline, std::stop_token stop) {
   Call call(stop, deadline);
+  v1::GetStatusRequest request;
+  request.set_details(details);
   v1::GetStatusResponse answer;
-  RETURN_IF_ERROR(call.Finish(connection_->stub->GetStatus(call.context(), {}, &answer)));
+  RETURN_IF_ERROR(call.Finish(connection_->stub->GetStatus(call.context(), request, &answer)));
   return JsonOf(answer);
 }
 

@@ -42,7 +42,8 @@ class VersionStatusClient {
                                                               const ClientSecurity& security = {});
   ~VersionStatusClient();
 
-  Result<Json> GetStatus(Deadline deadline, std::stop_token stop);
+  // `details`: of an engine, how long stalls and gaps across flips were.
+  Result<Json> GetStatus(Deadline deadline, std::stop_token stop, bool details = false);
   // Until the peer ends the stream, `stop`, or `on_status` gives false. The first comes at once.
   Status Watch(std::stop_token stop, const std::function<bool(const Json&)>& on_status);
   Result<std::vector<Json>> ListVersions(Deadline deadline, std::stop_token stop);

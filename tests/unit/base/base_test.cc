@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
 #include <limits>
@@ -9,6 +10,7 @@
 #include "base/ids.h"
 #include "base/sha256.h"
 #include "base/status.h"
+#include "base/thread_priority.h"
 #include "base/worker.h"
 #include "tests/support/fake_clock.h"
 
@@ -68,6 +70,26 @@ TEST(WorkerTest, DestructionStopsAndJoinsTheThread) {
     });
   }
   EXPECT_TRUE(stopped);
+}
+
+TEST(ThreadPriorityTest, AThreadKeepsToItsCoresAndCoresThatAreNotThereAreRefused) {
+  cpu_set_t usable, kept;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(usable), &usable), 0);
+  int core = 0;
+  while (!CPU_ISSET(core, &usable)) ++core;
+
+  ASSERT_TRUE(CheckCores({core}).ok());
+  Worker("pinned", [&](std::stop_token) {
+    PinToCores({core});
+    PinToCores({});  // changes nothing
+    sched_getaffinity(0, sizeof(kept), &kept);
+  }).Join();
+
+  EXPECT_EQ(CPU_COUNT(&kept), 1);
+  EXPECT_TRUE(CPU_ISSET(core, &kept));
+  EXPECT_EQ(CheckCores({core, core}).reason(), "bad_cores");
+  EXPECT_EQ(CheckCores({-1}).reason(), "bad_cores");
+  EXPECT_EQ(CheckCores({1 << 20}).reason(), "bad_cores");
 }
 
 TEST(ClockTest, AWaitOnTheFakeClockEndsWhenTheTestMovesIt) {
