@@ -472,6 +472,44 @@ TEST_F(SchedulerTest, EveryPolicyDoesWithARunningRequestWhatItSaysAndTheReportCo
   EXPECT_EQ(scheduler_->pages_used(), 0);
 }
 
+// C-002.
+TEST_F(SchedulerTest, AFlipAmongRequestsInEveryStateHappensWhateverTheirPolicyAndLeavesNoOldState) {
+  const auto counted = [](const KvReport& report, KvPolicy policy) {
+    const std::map<KvPolicy, std::uint64_t> counts = {{KvPolicy::kRecompute, report.recomputed},
+                                                      {KvPolicy::kDrain, report.drained},
+                                                      {KvPolicy::kKeep, report.kept},
+                                                      {KvPolicy::kAbort, report.aborted}};
+    return counts.at(policy);
+  };
+  for (const KvPolicy policy : {KvPolicy::kRecompute, KvPolicy::kDrain, KvPolicy::kKeep, KvPolicy::kAbort}) {
+    Open({.vocabulary = 100, .max_positions = 128, .max_running = 9, .max_waiting = 20, .max_step_tokens = 32}, 128);
+    version_ = Version(1);
+    std::vector<std::shared_ptr<Heard>> heard;
+    GenerateRequest long_prompt = Asking(100, 5);
+    for (std::uint64_t id = 1; id <= 13; ++id) {  // eight decode, one is in its prompt, four wait
+      GenerateRequest request = id == 9 ? long_prompt : Asking(3, 20);
+      request.kv_policy = policy;
+      heard.push_back(Submit(id, request));
+    }
+    Step();
+    Step();
+    ASSERT_EQ(scheduler_->running(), 9);
+    ASSERT_EQ(scheduler_->waiting(), 4);
+    version_ = Version(2);
+
+    const KvReport report = scheduler_->Invalidate(version_);
+    while (scheduler_->HasWork(now_)) Step();
+
+    EXPECT_EQ(counted(report, policy), 9u) << KvPolicyName(policy);
+    EXPECT_EQ(report.recomputed + report.drained + report.kept + report.aborted, 9u) << KvPolicyName(policy);
+    for (std::size_t i = 9; i < 13; ++i) EXPECT_EQ(heard[i]->all.front().kv_epoch, 2u) << KvPolicyName(policy);
+    const auto again = Submit(99, long_prompt);
+    while (scheduler_->HasWork(now_)) Step();
+    EXPECT_EQ(again->prompt->kv_epoch, 2u) << KvPolicyName(policy);
+    EXPECT_EQ(scheduler_->pages_used(), 0) << KvPolicyName(policy);
+  }
+}
+
 TEST_F(SchedulerTest, StateThatTwoVersionsMadeIsNotSharedNorIsThatOfADrainedRequest) {
   for (const KvPolicy policy : {KvPolicy::kKeep, KvPolicy::kDrain}) {
     Open(kLimits);

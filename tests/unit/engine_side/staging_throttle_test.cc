@@ -22,17 +22,16 @@ class StagingThrottleTest : public testing::Test {
     clock_.Advance(took);
     throttle_.StepTook(rows, took);
   }
-  // A machine where staging that works for a part of a step makes it longer by `cost` times that part: stages during
-  // one step as the throttle lets it, and returns how many times as long as undisturbed that took.
-  double StageDuringAStep(double cost, std::int64_t rows = 4) {
-    Duration staged{}, passed{};
+  // A machine where staging that works for a share of the time makes a step longer by `cost` times that share: stages
+  // during one step as the throttle lets it, and returns how many times as long as undisturbed that took.
+  double StageDuringAStep(double cost) {
     const Duration piece = milliseconds(1);
-    while (passed < kStep) {
-      staged += piece;
-      passed += piece + throttle_.PauseAfter(piece);
-    }
-    const double grown = 1 + cost * static_cast<double>(staged.count()) / static_cast<double>(passed.count());
-    EndStep(rows, std::chrono::duration_cast<Duration>(kStep * grown));
+    const double share =
+        static_cast<double>(piece.count()) / static_cast<double>((piece + throttle_.PauseAfter(piece)).count());
+    const double grown = 1 + cost * share;
+    const auto took = std::chrono::duration_cast<Duration>(kStep * grown);
+    throttle_.PauseAfter(std::chrono::duration_cast<Duration>(took * share) - piece);
+    EndStep(4, took);
     return grown;
   }
 
