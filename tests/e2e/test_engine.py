@@ -62,6 +62,30 @@ class EngineTest(EndToEndTest):
         self.assertEqual(status["staleness"], 0)
         self.assertIs(status["ready"], True)
 
+    def test_details_are_one_more_key_and_count_every_flip(self):
+        engine = self.start_engine(checkpoint())
+        for version in (2, 3, 2):
+            self.publish_ok(checkpoint(version=version), engine)
+
+        status = self.run_ok("status", engine.address, "--details").object
+
+        self.assertEqual(list(status), [*STATUS_KEYS, "details"])
+        details = status["details"]
+        self.assertEqual(list(details), ["stall_histogram_us", "token_gap_histogram_us", "staging_share"])
+        self.assertEqual(details["stall_histogram_us"], [{"up_to": 1, "count": 3}])  # nothing was decoding
+        self.assertEqual(details["token_gap_histogram_us"], [])
+        self.assertGreater(details["staging_share"], 0)
+
+    def test_manners_of_threads_that_cannot_be_are_refused_before_it_listens(self):
+        for arguments, code in ((("--staging-slowdown", "0.5"), 2), (("--decode-cores", "99999"), 1),
+                                (("--staging-cores", "0,0"), 1)):  # fmt: skip
+            with self.subTest(arguments):
+                ended = self.start("engine", checkpoint(), *arguments).finish()
+
+                self.assertEqual(ended.code, code, ended)
+                if code == 1:
+                    self.assertEqual(ended.error["reason"], "bad_cores")
+
     def test_the_initial_load_is_the_first_row_of_its_history(self):
         engine = self.start_engine(checkpoint())
 
