@@ -99,8 +99,8 @@ Json EngineJson(const v1::EngineStatus& engine) {
                    {"prefix_entries", engine.kv().prefix_entries()}}},
                  {"flips", FlipsJson(engine.flips())},
                  {"staleness", engine.has_staleness() ? Json(engine.staleness()) : Json(nullptr)},
-                 {"ready", engine.ready()},
-                 {"required", engine.has_required() ? VersionJson(engine.required()) : Json(nullptr)}};
+                 {"ready", engine.ready()}};
+  if (engine.has_required()) object["required"] = VersionJson(engine.required());
   if (engine.has_details()) object["details"] = DetailsJson(engine.details());
   return object;
 }
