@@ -6,8 +6,13 @@
 namespace bascule {
 namespace {
 
-// Requests that keep a fast device busy; the other strategies read ahead by way of the kernel.
-constexpr int kDirectThreads = 4;
+// What a device or a server is asked for: large requests, several at once. What lies in this machine's memory already
+// is best read in pieces that stay in the cache of the core that reads them.
+ReadAhead AheadOf(ReadStrategy strategy, bool remote) {
+  if (strategy == ReadStrategy::kDirect) return {.requests = 4, .chunk_bytes = 4 << 20};
+  if (remote) return {.requests = 2, .chunk_bytes = 4 << 20};
+  return {.requests = 2, .chunk_bytes = 1 << 20};
+}
 
 StorageFacts FactsOfAll(const std::vector<std::unique_ptr<SafetensorsFile>>& files) {
   std::int64_t bytes = 0;
@@ -28,7 +33,10 @@ Result<std::unique_ptr<CheckpointReader>> CheckpointReader::Create(
 
 CheckpointReader::CheckpointReader(const std::vector<std::unique_ptr<SafetensorsFile>>& files,
                                    const ReadOptions& options)
-    : options_(options), choice_(ChooseStrategy(options.strategy, FactsOfAll(files))) {
+    : options_(options) {
+  const StorageFacts facts = FactsOfAll(files);
+  choice_ = ChooseStrategy(options.strategy, facts);
+  remote_ = IsRemote(facts);
   for (std::size_t f = 0; f < files.size(); ++f) {
     const auto begin = reinterpret_cast<std::uintptr_t>(files[f]->mapping().data());
     places_.push_back({begin, begin + files[f]->mapping().size(), static_cast<int>(f)});
@@ -93,8 +101,7 @@ std::unique_ptr<BoxReader> CheckpointReader::Read(const std::vector<SourceBox>& 
   for (const auto& file : files_) files.push_back(file.get());
   std::vector<FileBox> file_boxes;
   for (const SourceBox& box : boxes) file_boxes.push_back(FileBoxOf(box));
-  const int threads = choice_.strategy == ReadStrategy::kDirect ? kDirectThreads : 1;
-  return ReadFiles(std::move(files), std::move(file_boxes), threads, options_, counts_);
+  return ReadFiles(std::move(files), std::move(file_boxes), AheadOf(choice_.strategy, remote_), options_, counts_);
 }
 
 }  // namespace bascule

@@ -40,6 +40,7 @@ class CheckpointReader {
 
   const ReadOptions options_;
   StrategyChoice choice_;
+  bool remote_ = false;        // the files are on another machine
   std::vector<Place> places_;  // by address
   std::vector<std::unique_ptr<ByteFile>> files_;
   mutable ReadCounts counts_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <new>
 #include <optional>
 #include <stop_token>
@@ -50,6 +51,33 @@ class AlignedMemory {
   std::size_t size_ = 0;
 };
 
+// Memory of chunks that nobody reads any more, for the next ones. Shared with the views given out, which may outlive
+// the reader.
+class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
+ public:
+  std::shared_ptr<AlignedMemory> Take() EXCLUDES(mu_) {
+    std::unique_ptr<AlignedMemory> memory;
+    {
+      MutexLock lock(mu_);
+      if (!free_.empty()) {
+        memory = std::move(free_.back());
+        free_.pop_back();
+      }
+    }
+    if (memory == nullptr) memory = std::make_unique<AlignedMemory>();
+    return {memory.release(), [pool = shared_from_this()](AlignedMemory* done) { pool->Put(done); }};
+  }
+
+ private:
+  void Put(AlignedMemory* memory) EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    free_.emplace_back(memory);
+  }
+
+  Mutex mu_;
+  std::vector<std::unique_ptr<AlignedMemory>> free_ GUARDED_BY(mu_);
+};
+
 // Logs how far a long read is.
 class Progress {
  public:
@@ -83,18 +111,19 @@ std::int64_t BytesOf(std::span<const FileBox> boxes) {
 
 class FileBoxReader final : public BoxReader {
  public:
-  FileBoxReader(std::vector<const ByteFile*> files, std::vector<FileBox> boxes, int threads, const ReadOptions& options,
-                ReadCounts& counts)
+  FileBoxReader(std::vector<const ByteFile*> files, std::vector<FileBox> boxes, ReadAhead ahead,
+                const ReadOptions& options, ReadCounts& counts)
       : files_(std::move(files)),
         boxes_(std::move(boxes)),
         options_(options),
         counts_(counts),
+        chunk_bytes_(ahead.chunk_bytes),
         progress_(*options.clock, BytesOf(boxes_)),
-        slots_(static_cast<std::size_t>(threads > 1 ? 2 * kReadAhead : kReadAhead)),
+        slots_(static_cast<std::size_t>(ahead.requests + kWaitingChunks)),
         wake_(options_.stop, [this] { Wake(); }) {
     for (const ByteFile* file : files_) alignment_.push_back(file->alignment());
     CutChunks();
-    for (int i = 0; i < threads; ++i) {
+    for (int i = 0; i < ahead.requests; ++i) {
       workers_.emplace_back(fmt::format("read-{}", i), [this](std::stop_token) { ReadChunks(); });
     }
   }
@@ -115,14 +144,15 @@ class FileBoxReader final : public BoxReader {
     const Slot& slot = SlotOf(chunk_);
     const ChunkBox& box = slot.chunk.boxes[next_box_ - first_box_of_[chunk_]];
     ++next_box_;
-    return BoxView{slot.memory.data() + box.memory_offset, box.place};
+    return BoxView{slot.memory->data() + box.memory_offset, box.place, slot.memory};
   }
+  bool GivesMemory() const override { return true; }
 
  private:
   struct Slot {
     ReadChunk chunk;
-    AlignedMemory memory;
-    std::size_t ready = 0;  // number of the chunk that is read, + 1
+    std::shared_ptr<AlignedMemory> memory;  // also of views of it
+    std::size_t ready = 0;                  // number of the chunk that is read, + 1
     Status status;
   };
 
@@ -136,7 +166,7 @@ class FileBoxReader final : public BoxReader {
     first_box_of_.push_back(0);
     std::int64_t bytes = 0;
     for (std::size_t i = 0; i < boxes_.size(); ++i) {
-      if (bytes > 0 && bytes + boxes_[i].Bytes() > kChunkBytes) {
+      if (bytes > 0 && bytes + boxes_[i].Bytes() > chunk_bytes_) {
         first_box_of_.push_back(i);
         bytes = 0;
       }
@@ -154,6 +184,7 @@ class FileBoxReader final : public BoxReader {
   // The consumer is done with its chunk; its memory is free.
   void Advance() {
     CHECK(next_box_ < boxes_.size());
+    SlotOf(chunk_).memory.reset();
     {
       MutexLock lock(mu_);
       consumed_ = ++chunk_;
@@ -215,7 +246,8 @@ class FileBoxReader final : public BoxReader {
 
   Status Fill(std::size_t number, Slot& slot) const {
     slot.chunk = PlanChunk(BoxesOf(number), alignment_);
-    const std::span<std::byte> memory = slot.memory.Of(slot.chunk.memory_bytes);
+    slot.memory = pool_->Take();
+    const std::span<std::byte> memory = slot.memory->Of(slot.chunk.memory_bytes);
     std::int64_t calls = 0;
     for (const FileRange& range : slot.chunk.ranges) {
       const ByteFile& file = *files_[static_cast<std::size_t>(range.file)];
@@ -236,10 +268,12 @@ class FileBoxReader final : public BoxReader {
     return OkStatus();
   }
 
+  const std::shared_ptr<MemoryPool> pool_ = std::make_shared<MemoryPool>();
   const std::vector<const ByteFile*> files_;
   const std::vector<FileBox> boxes_;
   const ReadOptions options_;
   ReadCounts& counts_;
+  const std::int64_t chunk_bytes_;
   std::vector<std::int64_t> alignment_;
   std::vector<std::size_t> first_box_of_;  // per chunk, and the end
   // The consumer's own.
@@ -259,9 +293,9 @@ class FileBoxReader final : public BoxReader {
 
 }  // namespace
 
-std::unique_ptr<BoxReader> ReadFiles(std::vector<const ByteFile*> files, std::vector<FileBox> boxes, int threads,
+std::unique_ptr<BoxReader> ReadFiles(std::vector<const ByteFile*> files, std::vector<FileBox> boxes, ReadAhead ahead,
                                      const ReadOptions& options, ReadCounts& counts) {
-  return std::make_unique<FileBoxReader>(std::move(files), std::move(boxes), threads, options, counts);
+  return std::make_unique<FileBoxReader>(std::move(files), std::move(boxes), ahead, options, counts);
 }
 
 }  // namespace bascule

@@ -1,5 +1,5 @@
-// Reads boxes of files ahead of who wants them: one chunk of about 4 MiB after another, a bounded number of them at
-// once, on threads of its own.
+// Reads boxes of files ahead of who wants them: one chunk after another, a bounded number of them at once, on threads
+// of its own.
 #pragma once
 
 #include <atomic>
@@ -21,15 +21,18 @@ struct ReadCounts {
   std::atomic<std::int64_t> calls = 0;
 };
 
-inline constexpr std::int64_t kChunkBytes = 4 << 20;
+// How a reader goes ahead: so many requests in flight, each of a chunk of so many bytes, or of one box where that is
+// larger, with the gaps that are read along.
+struct ReadAhead {
+  int requests = 1;
+  std::int64_t chunk_bytes = 4 << 20;
+};
 
-// Memory: kReadAhead chunks with one thread, twice as many with more; each as large as kChunkBytes and one box more,
-// with the gaps that are read along.
-inline constexpr int kReadAhead = 3;
+// Chunks in memory beside those that are being read, views apart that somebody holds on to.
+inline constexpr int kWaitingChunks = 2;
 
-// Borrows `files` and `counts`. `threads` requests are in flight. Logs progress with rate and time left when reading
-// takes long.
-std::unique_ptr<BoxReader> ReadFiles(std::vector<const ByteFile*> files, std::vector<FileBox> boxes, int threads,
+// Borrows `files` and `counts`. Logs progress with rate and time left when reading takes long.
+std::unique_ptr<BoxReader> ReadFiles(std::vector<const ByteFile*> files, std::vector<FileBox> boxes, ReadAhead ahead,
                                      const ReadOptions& options, ReadCounts& counts);
 
 }  // namespace bascule

@@ -27,7 +27,7 @@ class JoinedReader final : public BoxReader {
 
   Result<BoxView> Next() override {
     const std::size_t box = next_++;
-    if (own_[box]) return BoxView{boxes_[box].base, boxes_[box].place};
+    if (own_[box]) return BoxView{boxes_[box].base, boxes_[box].place, nullptr};
     return others_->Next();
   }
 

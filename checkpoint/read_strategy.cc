@@ -71,6 +71,8 @@ StorageFacts FactsOf(int fd, std::int64_t file_bytes) {
           .free_bytes = AvailableMemory()};
 }
 
+bool IsRemote(const StorageFacts& facts) { return !NameIn(kNetwork, facts.file_system).empty(); }
+
 StrategyChoice ChooseStrategy(ReadStrategy wanted, const StorageFacts& facts) {
   if (wanted == ReadStrategy::kMmap && !facts.can_map) {
     return {ReadStrategy::kRead, "the file system maps no files"};

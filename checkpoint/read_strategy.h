@@ -60,6 +60,8 @@ struct StrategyChoice {
 
 // Of a file that is open as `fd`. What cannot be found out is 0.
 StorageFacts FactsOf(int fd, std::int64_t file_bytes);
+// Every request goes to another machine.
+bool IsRemote(const StorageFacts& facts);
 // What is wanted, unless that is auto, or mmap where files cannot be mapped.
 StrategyChoice ChooseStrategy(ReadStrategy wanted, const StorageFacts& facts);
 

@@ -233,9 +233,9 @@ std::shared_ptr<ReceiveSession> Connection::current() const {
   return session_;
 }
 
-BucketAck Connection::OnBucket(int route, std::span<const std::byte> frame) {
+BucketAck Connection::OnBucket(int route, const ReceivedFrame& frame) {
   if (const auto session = current()) return session->OnBucket(route, frame);
-  const Result<BucketHeader> header = ParseBucketHeader(frame);
+  const Result<BucketHeader> header = ParseBucketHeader(frame.bytes, PlaceOfPayload(frame));
   if (!header.ok()) return BucketAck{kNoBucket, 0, BucketVerdict::kDamaged};
   return BucketAck{header->bucket, header->attempt, BucketVerdict::kFenced};
 }

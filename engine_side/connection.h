@@ -31,7 +31,7 @@ class Connection final : private BucketSink {
   Status Serve();
 
  private:
-  BucketAck OnBucket(int route, std::span<const std::byte> frame) override EXCLUDES(mu_);
+  BucketAck OnBucket(int route, const ReceivedFrame& frame) override EXCLUDES(mu_);
   void OnRouteLost(int route, const Status& why) override EXCLUDES(mu_);
 
   Status Greet();

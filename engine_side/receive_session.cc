@@ -1,6 +1,7 @@
 #include "engine_side/receive_session.h"
 
 #include "base/log.h"
+#include "kernels/pack.h"
 
 namespace bascule {
 namespace {
@@ -10,6 +11,12 @@ constexpr Duration kLookAgain = std::chrono::seconds(1);
 
 SessionEvent EventOf(const Status& why) {
   return why.code() == StatusCode::kDeadlineExceeded ? SessionEvent::kDeadline : SessionEvent::kAbort;
+}
+
+// Where a slice lies in a frame whose header agrees with the plan.
+BoxView ViewInFrame(std::span<const std::byte> frame, const BucketHeader& header, const Slice& slice) {
+  const auto payload = static_cast<std::size_t>(PayloadOffset(header.slice_count));
+  return {&frame[payload] + slice.payload_offset, CompactPlace(ShapeOf(slice.engine_box)), nullptr};
 }
 
 }  // namespace
@@ -82,12 +89,12 @@ Status ReceiveSession::ReserveAndFill(std::stop_token stop) {
   return OkStatus();
 }
 
-BucketAck ReceiveSession::OnBucket(int route, std::span<const std::byte> frame) {
-  const Result<BucketHeader> header = ParseBucketHeader(frame);
+BucketAck ReceiveSession::OnBucket(int route, const ReceivedFrame& frame) {
+  const Result<BucketHeader> header = ParseBucketHeader(frame.bytes, PlaceOfPayload(frame));
   if (!header.ok()) return OnUnreadableFrame(header.status());
   BucketAck ack{header->bucket, header->attempt, BucketVerdict::kFenced};
   if (header->session != terms_.offer.session) return ack;
-  if (const Status outside = CheckBucket(route, *header); !outside.ok()) {
+  if (const Status outside = CheckBucket(route, *header, frame); !outside.ok()) {
     End(SessionEvent::kAbort, outside);
     return ack;
   }
@@ -113,7 +120,7 @@ BucketAck ReceiveSession::OnUnreadableFrame(const Status& why) {
   return BucketAck{kNoBucket, 0, BucketVerdict::kDamaged};
 }
 
-Status ReceiveSession::CheckBucket(int route, const BucketHeader& header) const {
+Status ReceiveSession::CheckBucket(int route, const BucketHeader& header, const ReceivedFrame& frame) const {
   const Plan& plan = terms_.plan->plan;
   if (header.bucket >= plan.buckets.size()) {
     return Status::DataLoss("bucket_outside_plan",
@@ -121,7 +128,8 @@ Status ReceiveSession::CheckBucket(int route, const BucketHeader& header) const 
   }
   const Bucket& bucket = plan.buckets[header.bucket];
   if (bucket.route != route || std::cmp_not_equal(header.slice_count, bucket.slices.size()) ||
-      header.payload_bytes != bucket.payload_bytes) {
+      header.payload_bytes != bucket.payload_bytes ||
+      (!frame.payload.empty() && frame.payload.size() != bucket.slices.size())) {
     return Status::DataLoss(
         "bucket_outside_plan",
         fmt::format("bucket={} route={} slices={} payload_bytes={}; planned route={} slices={} payload_bytes={}",
@@ -142,19 +150,17 @@ std::optional<BucketVerdict> ReceiveSession::StartBucket(const BucketHeader& hea
 
 // OK, or what is wrong with the bucket. The peer may still write to the frame: each digest is read once, and compared
 // with that of the slot's memory.
-Status ReceiveSession::PlaceAndDigest(const BucketHeader& header, std::span<const std::byte> frame) {
-  RETURN_IF_ERROR(CheckPayload(header, frame));
+Status ReceiveSession::PlaceAndDigest(const BucketHeader& header, const ReceivedFrame& frame) {
+  if (frame.payload.empty()) RETURN_IF_ERROR(CheckPayload(header, frame.bytes));
   const Bucket& bucket = terms_.plan->plan.buckets[header.bucket];
   const int engine_rank = terms_.plan->engine_rank(bucket);
-  const auto payload = frame.subspan(static_cast<std::size_t>(PayloadOffset(header.slice_count)));
   std::vector<TensorDigest> digests;
   digests.reserve(bucket.slices.size());
   for (std::size_t s = 0; s < bucket.slices.size(); ++s) {
     const Slice& slice = bucket.slices[s];
-    const TensorDigest sent = ReadSliceDigest(frame, static_cast<std::int64_t>(s));
-    digests.push_back(staging_->PlaceAndDigest(slice, engine_rank,
-                                               payload.subspan(static_cast<std::size_t>(slice.payload_offset),
-                                                               static_cast<std::size_t>(slice.payload_bytes))));
+    const TensorDigest sent = ReadSliceDigest(frame.bytes, static_cast<std::int64_t>(s));
+    const BoxView from = frame.payload.empty() ? ViewInFrame(frame.bytes, header, slice) : frame.payload[s];
+    digests.push_back(staging_->PlaceAndDigest(slice, engine_rank, from));
     if (digests.back() == sent) continue;
     const std::string& tensor = terms_.plan->plan.tensors[static_cast<std::size_t>(slice.tensor)].name;
     return Status::DataLoss("digest_mismatch", fmt::format("tensor {} box {} on engine rank {}: memory={} sender={}",

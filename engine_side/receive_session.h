@@ -53,7 +53,7 @@ class ReceiveSession {
   // The registry has opened the session: reserves a shadow slot, then sends Accept.
   void Begin() EXCLUDES(mu_);
   // Places and verifies a bucket, and says what became of it.
-  BucketAck OnBucket(int route, std::span<const std::byte> frame) EXCLUDES(mu_);
+  BucketAck OnBucket(int route, const ReceivedFrame& frame) EXCLUDES(mu_);
   // Answers with Missing, Ready or Abort.
   void OnSeal(const Seal& seal) EXCLUDES(mu_);
   // Answers with Committed or Abort.
@@ -68,10 +68,10 @@ class ReceiveSession {
   Status ReserveAndFill(std::stop_token stop) EXCLUDES(mu_);
 
   BucketAck OnUnreadableFrame(const Status& why) EXCLUDES(mu_);
-  Status CheckBucket(int route, const BucketHeader& header) const;
+  Status CheckBucket(int route, const BucketHeader& header, const ReceivedFrame& frame) const;
   // Nothing when the bucket may be placed now: the caller's work then ends in Conclude.
   std::optional<BucketVerdict> StartBucket(const BucketHeader& header) EXCLUDES(mu_);
-  Status PlaceAndDigest(const BucketHeader& header, std::span<const std::byte> frame) EXCLUDES(mu_);
+  Status PlaceAndDigest(const BucketHeader& header, const ReceivedFrame& frame) EXCLUDES(mu_);
   BucketVerdict Conclude(const BucketHeader& header, const Status& damage) EXCLUDES(mu_);
   void CountGood(const Bucket& bucket, std::uint32_t number) REQUIRES(mu_);
 

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <stop_token>
 
 #include "base/clock.h"
@@ -19,7 +18,7 @@ namespace bascule {
 class BucketSink {
  public:
   virtual ~BucketSink() = default;
-  virtual BucketAck OnBucket(int route, std::span<const std::byte> frame) = 0;
+  virtual BucketAck OnBucket(int route, const ReceivedFrame& frame) = 0;
   // Nothing more comes on this route.
   virtual void OnRouteLost(int route, const Status& why) = 0;
 };

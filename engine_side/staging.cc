@@ -25,14 +25,14 @@ void Staging::FillPadding() const {
   }
 }
 
-TensorDigest Staging::PlaceAndDigest(const Slice& slice, int engine_rank, std::span<const std::byte> payload) const {
+TensorDigest Staging::PlaceAndDigest(const Slice& slice, int engine_rank, const BoxView& from) const {
   const RankLayout& rank = slots_.layout().ranks[static_cast<std::size_t>(engine_rank)];
   const LocalTensor& local = rank.tensors[static_cast<std::size_t>(slice.engine_tensor)];
   const auto tensor = static_cast<std::size_t>(slice.tensor);
-  return UnpackAndDigestOnHost(plan_.keys[tensor], ShapeOf(slice.engine_box), ItemBytes(local.dtype), payload,
-                               slots_.ShadowTensor(slot_, engine_rank, slice.engine_tensor).data(),
-                               PlaceIn(slice.engine_box, local.shape),
-                               PlaceIn(slice.logical_box, plan_.plan.tensors[tensor].shape));
+  return CopyAndDigestBoxOnHost(plan_.keys[tensor], ShapeOf(slice.engine_box), ItemBytes(local.dtype), from.base,
+                                from.place, slots_.ShadowTensor(slot_, engine_rank, slice.engine_tensor).data(),
+                                PlaceIn(slice.engine_box, local.shape),
+                                PlaceIn(slice.logical_box, plan_.plan.tensors[tensor].shape));
 }
 
 TensorMemory Staging::memory() const {

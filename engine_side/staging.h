@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "bridge/bucket/box_view.h"
 #include "engine_side/receive_plan.h"
 #include "engine_side/weight_slots.h"
 #include "kernels/digest.h"
@@ -27,9 +28,9 @@ class Staging {
 
   // Zeroes every element that no logical tensor covers.
   void FillPadding() const;
-  // Copies `payload` to the place of `slice` on `engine_rank` and returns the digest of what was written there,
-  // whatever happens to the payload meanwhile.
-  TensorDigest PlaceAndDigest(const Slice& slice, int engine_rank, std::span<const std::byte> payload) const;
+  // Copies what lies at `from` to the place of `slice` on `engine_rank` and returns the digest of what was written
+  // there, whatever happens to the source meanwhile.
+  TensorDigest PlaceAndDigest(const Slice& slice, int engine_rank, const BoxView& from) const;
   TensorMemory memory() const;
 
  private:

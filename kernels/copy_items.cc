@@ -77,12 +77,12 @@ void CopyItems(int item_bytes, std::int64_t count, const std::byte* from, std::i
   }
 }
 
-void PlaceItems(int item_bytes, std::int64_t count, const std::byte* from, std::byte* to, std::int64_t to_stride,
-                std::byte* copy) {
+void PlaceItems(int item_bytes, std::int64_t count, const std::byte* from, std::int64_t from_stride, std::byte* to,
+                std::int64_t to_stride, std::byte* copy) {
   constexpr std::size_t kWorthStreaming = 16384;  // below it what is written is of use in the cache
   const auto size = static_cast<std::size_t>(count * item_bytes);
-  if (to_stride == 1 && size >= kWorthStreaming) return StreamTwice(from, to, copy, size);
-  std::memcpy(copy, from, size);
+  if (from_stride == 1 && to_stride == 1 && size >= kWorthStreaming) return StreamTwice(from, to, copy, size);
+  CopyItems(item_bytes, count, from, from_stride, copy, 1);
   CopyItems(item_bytes, count, copy, 1, to, to_stride);
 }
 

@@ -12,10 +12,10 @@ namespace bascule::copy_items_internal {
 void CopyItems(int item_bytes, std::int64_t count, const std::byte* from, std::int64_t from_stride, std::byte* to,
                std::int64_t to_stride);
 
-// Copies compact items to where they lie `to_stride` apart, and compact to `copy`. Each byte is read from `from` once,
-// whoever may be writing there: what lies in `copy` is what was written to `to`. `copy` stays in this core's cache; a
-// large target is written around it.
-void PlaceItems(int item_bytes, std::int64_t count, const std::byte* from, std::byte* to, std::int64_t to_stride,
-                std::byte* copy);
+// Copies items that lie `from_stride` apart to where they lie `to_stride` apart, and compact to `copy`. Each byte is
+// read from `from` once, whoever may be writing there: what lies in `copy` is what was written to `to`. `copy` stays in
+// this core's cache; a large target is written around it.
+void PlaceItems(int item_bytes, std::int64_t count, const std::byte* from, std::int64_t from_stride, std::byte* to,
+                std::int64_t to_stride, std::byte* copy);
 
 }  // namespace bascule::copy_items_internal

@@ -35,6 +35,11 @@ TensorDigest UnpackAndDigestOnHost(const DigestKey& key, const BoxShape& shape, 
                                    std::span<const std::byte> payload, std::byte* target_base, const BoxPlace& target,
                                    const BoxPlace& logical);
 
+// The same of a box that lies at `source` (from `source_base` on), in a memory that does not overlap the target.
+TensorDigest CopyAndDigestBoxOnHost(const DigestKey& key, const BoxShape& shape, int item_bytes,
+                                    const std::byte* source_base, const BoxPlace& source, std::byte* target_base,
+                                    const BoxPlace& target, const BoxPlace& logical);
+
 // Copies a box between two memories that do not overlap.
 void CopyBoxOnHost(const BoxShape& shape, int item_bytes, const std::byte* source_base, const BoxPlace& source,
                    std::byte* target_base, const BoxPlace& target);

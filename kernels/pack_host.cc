@@ -41,18 +41,26 @@ TensorDigest UnpackAndDigestOnHost(const DigestKey& key, const BoxShape& shape, 
                                    std::span<const std::byte> payload, std::byte* target_base, const BoxPlace& target,
                                    const BoxPlace& logical) {
   CHECK(std::cmp_equal(payload.size(), shape.Elements() * item_bytes));
-  const BoxRuns<2> runs(shape, {target, logical});
+  return CopyAndDigestBoxOnHost(key, shape, item_bytes, payload.data(), CompactPlace(shape), target_base, target,
+                                logical);
+}
+
+TensorDigest CopyAndDigestBoxOnHost(const DigestKey& key, const BoxShape& shape, int item_bytes,
+                                    const std::byte* source_base, const BoxPlace& source, std::byte* target_base,
+                                    const BoxPlace& target, const BoxPlace& logical) {
+  const BoxRuns<3> runs(shape, {source, target, logical});
+  const std::int64_t from_stride = runs.run_stride(0);
+  const std::int64_t to_stride = runs.run_stride(1);
   RunReader reader(key, Conversion::kNone, item_bytes, nullptr);
-  const std::byte* packed = payload.data();
-  runs.ForEach([&](const BoxRuns<2>::Offsets& first) {
-    std::byte* const run = target_base + first[0] * item_bytes;
-    const std::int64_t stride = runs.run_stride(0);
+  runs.ForEach([&](const BoxRuns<3>::Offsets& first) {
+    const std::byte* const from = source_base + first[0] * item_bytes;
+    std::byte* const to = target_base + first[1] * item_bytes;
     const auto place = [&](std::int64_t begin, std::int64_t count, std::byte* scratch) {
-      copy_items_internal::PlaceItems(item_bytes, count, packed, run + begin * stride * item_bytes, stride, scratch);
-      packed += count * item_bytes;
+      copy_items_internal::PlaceItems(item_bytes, count, from + begin * from_stride * item_bytes, from_stride,
+                                      to + begin * to_stride * item_bytes, to_stride, scratch);
       return scratch;
     };
-    reader.Run(runs.run_elements(), first[1], runs.run_stride(1), place);
+    reader.Run(runs.run_elements(), first[2], runs.run_stride(2), place);
   });
   return reader.Total();
 }

@@ -58,8 +58,9 @@ std::int64_t FrameBytes(std::int64_t slice_count, std::int64_t payload_bytes) {
   return PayloadOffset(slice_count) + payload_bytes;
 }
 
-void SealBucketFrame(BucketHeader header, std::span<std::byte> frame) {
-  CHECK(std::cmp_equal(frame.size(), FrameBytes(header.slice_count, header.payload_bytes)));
+void SealBucketFrame(BucketHeader header, std::span<std::byte> frame, PayloadPlace place) {
+  const std::int64_t in_frame = place == PayloadPlace::kInFrame ? header.payload_bytes : 0;
+  CHECK(std::cmp_equal(frame.size(), FrameBytes(header.slice_count, in_frame)));
   const auto padding_at = static_cast<std::size_t>(DigestsEnd(header.slice_count));
   const auto payload_at = static_cast<std::size_t>(PayloadOffset(header.slice_count));
   std::memset(frame.data() + padding_at, 0, payload_at - padding_at);
@@ -88,7 +89,7 @@ TensorDigest ReadSliceDigest(std::span<const std::byte> frame, std::int64_t inde
   return digest;
 }
 
-Result<BucketHeader> ParseBucketHeader(std::span<const std::byte> frame) {
+Result<BucketHeader> ParseBucketHeader(std::span<const std::byte> frame, PayloadPlace place) {
   if (frame.size() < static_cast<std::size_t>(kBucketHeaderBytes)) {
     return Status::DataLoss("short_header", fmt::format("got={} want={}", frame.size(), kBucketHeaderBytes));
   }
@@ -123,7 +124,8 @@ Result<BucketHeader> ParseBucketHeader(std::span<const std::byte> frame) {
 
   // Subtracting keeps this free of overflow whatever the peer wrote: PayloadOffset of 32 bits is below 2^38.
   const auto frame_bytes = static_cast<std::int64_t>(frame.size());
-  if (header.payload_bytes < 0 || header.payload_bytes != frame_bytes - PayloadOffset(header.slice_count)) {
+  const std::int64_t in_frame = place == PayloadPlace::kInFrame ? header.payload_bytes : 0;
+  if (header.payload_bytes < 0 || in_frame != frame_bytes - PayloadOffset(header.slice_count)) {
     return Status::DataLoss("bad_frame_size", fmt::format("frame={} slices={} payload={}", frame_bytes,
                                                           header.slice_count, header.payload_bytes));
   }

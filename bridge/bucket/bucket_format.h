@@ -41,9 +41,13 @@ std::int64_t PayloadOffset(std::int64_t slice_count);
 // The whole frame.
 std::int64_t FrameBytes(std::int64_t slice_count, std::int64_t payload_bytes);
 
+// Where a frame's payload is: in it, or elsewhere in the same process (BoxView): then the frame ends where it would
+// begin.
+enum class PayloadPlace { kInFrame, kApart };
+
 // Writes the 64 header bytes and the padding. `frame` is FrameBytes long and its digests and payload are in place; when
 // has_checksum is set the checksum is computed here (payload_checksum is not read).
-void SealBucketFrame(BucketHeader header, std::span<std::byte> frame);
+void SealBucketFrame(BucketHeader header, std::span<std::byte> frame, PayloadPlace place = PayloadPlace::kInFrame);
 
 // Slice digest `index` of a frame whose counts were checked.
 void WriteSliceDigest(std::span<std::byte> frame, std::int64_t index, const TensorDigest& digest);
@@ -53,7 +57,7 @@ TensorDigest ReadSliceDigest(std::span<const std::byte> frame, std::int64_t inde
 // frame. Never reads outside it.
 //
 // DataLoss "short_header" | "bad_magic" | "bad_bucket_version" | "header_checksum" | "bad_frame_size"
-Result<BucketHeader> ParseBucketHeader(std::span<const std::byte> frame);
+Result<BucketHeader> ParseBucketHeader(std::span<const std::byte> frame, PayloadPlace place = PayloadPlace::kInFrame);
 
 // DataLoss "payload_checksum"  when has_checksum is set and the bytes differ
 Status CheckPayload(const BucketHeader& header, std::span<const std::byte> frame);

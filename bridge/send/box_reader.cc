@@ -12,7 +12,7 @@ class MemoryReader final : public BoxReader {
   Result<BoxView> Next() override {
     CHECK(next_ < boxes_.size());
     const SourceBox& box = boxes_[next_++];
-    return BoxView{box.base, box.place};
+    return BoxView{box.base, box.place, nullptr};
   }
 
  private:

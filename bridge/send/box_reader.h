@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "bridge/bucket/box_view.h"
 #include "kernels/box.h"
 
 namespace bascule {
@@ -20,21 +21,18 @@ struct SourceBox {
   BoxPlace place;
 };
 
-// Where the box of the last Next lies.
-struct BoxView {
-  const std::byte* base = nullptr;
-  BoxPlace place;
-};
-
 // Thread-safety: confined to one thread.
 class BoxReader {
  public:
   virtual ~BoxReader() = default;
-  // The next box, of those and in the order that the reader was made for. It may be read until the next call.
+  // The next box, of those and in the order that the reader was made for. It may be read until the next call, or for as
+  // long as its `memory` is held.
   //
   // Memory has no failure. A source on disk: Unavailable "read_failed"; DataLoss "file_truncated" | "file_changed";
   // DeadlineExceeded "read_stalled": with file and offset. Later calls fail the same.
   virtual Result<BoxView> Next() = 0;
+  // Every view brings its memory along.
+  virtual bool GivesMemory() const { return false; }
 };
 
 // Of boxes that lie in memory.

@@ -64,6 +64,10 @@ std::span<const BucketPacker::PreparedSlice> BucketPacker::SlicesOf(std::uint32_
   return std::span(slices_).subspan(first_slice_of_[bucket], first_slice_of_[bucket + 1] - first_slice_of_[bucket]);
 }
 
+std::int64_t BucketPacker::HeadBytesOf(std::uint32_t bucket) const {
+  return PayloadOffset(static_cast<std::int64_t>(plan_.buckets[bucket].slices.size()));
+}
+
 std::unique_ptr<BoxReader> BucketPacker::Read(std::span<const std::uint32_t> buckets) const {
   std::vector<SourceBox> boxes;
   for (const std::uint32_t bucket : buckets) {
@@ -87,13 +91,42 @@ Status BucketPacker::Pack(BucketHeader header, BoxReader& reader, std::span<std:
         keys_[static_cast<std::size_t>(slice.tensor)], slice.source.shape, slice.conversion, slice.source.item_bytes,
         view.base, view.place, slice.logical,
         payload.subspan(static_cast<std::size_t>(slice.begin), static_cast<std::size_t>(slice.end - slice.begin)));
-    WriteSliceDigest(frame, static_cast<std::int64_t>(i), digest);
-    if (slice.counts && !totals.empty()) totals[static_cast<std::size_t>(slice.tensor)] += digest;
+    Note(slice, digest, i, frame, totals);
     filled = slice.end;
   }
   Zero(payload.subspan(static_cast<std::size_t>(filled)));
   SealBucketFrame(header, frame);
   return OkStatus();
+}
+
+bool BucketPacker::CanName(std::uint32_t bucket, const BoxReader& reader) const {
+  return reader.GivesMemory() && std::ranges::all_of(SlicesOf(bucket), [](const PreparedSlice& slice) {
+           return slice.conversion == Conversion::kNone;
+         });
+}
+
+Status BucketPacker::Name(BucketHeader header, BoxReader& reader, std::span<std::byte> frame,
+                          std::vector<BoxView>& payload, std::span<TensorDigest> totals) const {
+  const std::span<const PreparedSlice> slices = SlicesOf(header.bucket);
+  header.slice_count = static_cast<std::uint32_t>(slices.size());
+  header.payload_bytes = plan_.buckets[header.bucket].payload_bytes;
+  payload.clear();
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const PreparedSlice& slice = slices[i];
+    ASSIGN_OR_RETURN(BoxView view, reader.Next());
+    const TensorDigest digest = DigestBoxOnHost(keys_[static_cast<std::size_t>(slice.tensor)], slice.source.shape,
+                                                slice.source.item_bytes, view.base, view.place, slice.logical);
+    Note(slice, digest, i, frame, totals);
+    payload.push_back(std::move(view));
+  }
+  SealBucketFrame(header, frame, PayloadPlace::kApart);
+  return OkStatus();
+}
+
+void BucketPacker::Note(const PreparedSlice& slice, const TensorDigest& digest, std::size_t index,
+                        std::span<std::byte> frame, std::span<TensorDigest> totals) {
+  WriteSliceDigest(frame, static_cast<std::int64_t>(index), digest);
+  if (slice.counts && !totals.empty()) totals[static_cast<std::size_t>(slice.tensor)] += digest;
 }
 
 }  // namespace bascule

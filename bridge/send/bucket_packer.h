@@ -32,6 +32,7 @@ class BucketPacker {
   const Plan& plan() const { return plan_; }
   const WeightSource& source() const { return source_; }
   std::int64_t FrameBytesOf(std::uint32_t bucket) const;
+  std::int64_t HeadBytesOf(std::uint32_t bucket) const;  // of it, header and digests
 
   // Reads what `buckets`, all of ranks that the source holds, hold, for Pack to be called for each of them in this
   // order.
@@ -40,6 +41,12 @@ class BucketPacker {
   // sizes are filled in here. Adds the digests of slices that count to `totals`, one per plan tensor, unless it is
   // empty. Fails as `reader` does.
   Status Pack(BucketHeader header, BoxReader& reader, std::span<std::byte> frame, std::span<TensorDigest> totals) const;
+
+  // Instead of packing: the bucket's slices go as they lie, and `reader` gives their memory along.
+  bool CanName(std::uint32_t bucket, const BoxReader& reader) const;
+  // As Pack, for a frame of header and digests only, all of `frame`; `payload` becomes where the slices lie.
+  Status Name(BucketHeader header, BoxReader& reader, std::span<std::byte> frame, std::vector<BoxView>& payload,
+              std::span<TensorDigest> totals) const;
 
  private:
   struct PreparedSlice {
@@ -53,6 +60,8 @@ class BucketPacker {
   };
   PreparedSlice Prepare(int sender_rank, const Slice& slice) const;
   std::span<const PreparedSlice> SlicesOf(std::uint32_t bucket) const;
+  static void Note(const PreparedSlice& slice, const TensorDigest& digest, std::size_t index,
+                   std::span<std::byte> frame, std::span<TensorDigest> totals);
 
   const Plan& plan_;
   const WeightSource& source_;

@@ -42,16 +42,30 @@ Status RankSender::SendBucket(std::uint32_t bucket, std::uint32_t attempt, BoxRe
   BucketSender& sender = SenderOf(route);
   const auto frame_bytes = static_cast<std::size_t>(packer_.FrameBytesOf(bucket));
   if (pacer_ != nullptr) RETURN_IF_ERROR(pacer_->Pass(static_cast<std::int64_t>(frame_bytes), deadline_, stop_));
-  const Status packed =
-      packer_.Pack({.session = session_, .bucket = bucket, .attempt = attempt, .has_checksum = sender.wants_checksum()},
-                   reader, sender.Acquire().first(frame_bytes), totals);
-  source_failed_ = !packed.ok();
-  RETURN_IF_ERROR(packed);
-  RETURN_IF_ERROR(sender.Send(frame_bytes));
+  RETURN_IF_ERROR(
+      HandOver({.session = session_, .bucket = bucket, .attempt = attempt, .has_checksum = sender.wants_checksum()},
+               reader, totals));
   under_way_[bucket] = attempt + 1;
   ++unacknowledged_[static_cast<std::size_t>(route)];
   wire_bytes_ += static_cast<std::int64_t>(frame_bytes);
   return OkStatus();
+}
+
+Status RankSender::HandOver(const BucketHeader& header, BoxReader& reader, std::span<TensorDigest> totals) {
+  BucketSender& sender = SenderOf(packer_.plan().buckets[header.bucket].route);
+  if (sender.TakesViews() && packer_.CanName(header.bucket, reader)) {
+    const auto head_bytes = static_cast<std::size_t>(packer_.HeadBytesOf(header.bucket));
+    std::vector<BoxView> payload;
+    const Status named = packer_.Name(header, reader, sender.Acquire().first(head_bytes), payload, totals);
+    source_failed_ = !named.ok();
+    RETURN_IF_ERROR(named);
+    return sender.SendViews(head_bytes, std::move(payload));
+  }
+  const auto frame_bytes = static_cast<std::size_t>(packer_.FrameBytesOf(header.bucket));
+  const Status packed = packer_.Pack(header, reader, sender.Acquire().first(frame_bytes), totals);
+  source_failed_ = !packed.ok();
+  RETURN_IF_ERROR(packed);
+  return sender.Send(frame_bytes);
 }
 
 Status RankSender::TakeAck(std::int32_t route) {

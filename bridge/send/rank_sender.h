@@ -36,6 +36,8 @@ class RankSender {
 
  private:
   Status SendBucket(std::uint32_t bucket, std::uint32_t attempt, BoxReader& reader, std::span<TensorDigest> totals);
+  // Packs a bucket into a frame and sends it, or has the frame name where the bucket's slices lie.
+  Status HandOver(const BucketHeader& header, BoxReader& reader, std::span<TensorDigest> totals);
   Status SendOnceMore(std::uint32_t bucket);
   // Waits for one acknowledgement of `route` and does what it asks for.
   Status TakeAck(std::int32_t route);

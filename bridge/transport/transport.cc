@@ -21,6 +21,10 @@ Result<TransportKind> ParseTransport(std::string_view name) {
   return Status::InvalidArgument("unknown_transport", fmt::format("'{}' is none of loopback, shm, grpc", name));
 }
 
+Status BucketSender::SendViews(std::size_t, std::vector<BoxView>) {
+  CheckFailed(__FILE__, __LINE__, "a transport that takes views");
+}
+
 Status CheckRouteHello(const RouteHello& hello) {
   if (hello.route.sender_rank < 0 || hello.route.engine_rank < 0) {
     return Status::InvalidArgument(

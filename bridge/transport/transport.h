@@ -17,6 +17,8 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/status.h"
+#include "bridge/bucket/box_view.h"
+#include "bridge/bucket/bucket_format.h"
 #include "bridge/plan/plan.h"
 
 namespace bascule {
@@ -84,6 +86,11 @@ class BucketSender {
   //
   // Unavailable "peer_lost"
   virtual Status Send(std::size_t bytes) = 0;
+  // Both ends are in this process: a frame need not hold its payload, but may name where its slices lie.
+  virtual bool TakesViews() const { return false; }
+  // As Send, of a frame of header and digests whose slices lie at `payload`, with their memory, which is let go with
+  // the acknowledgement. Only where TakesViews.
+  virtual Status SendViews(std::size_t bytes, std::vector<BoxView> payload);
   // Waits for an acknowledgement, which also frees its frame. Those that came before the peer was lost come first.
   //
   // Unavailable "peer_lost"; DeadlineExceeded "deadline"; Cancelled "cancelled"
@@ -96,7 +103,13 @@ class BucketSender {
 struct ReceivedFrame {
   std::span<const std::byte> bytes;  // valid until acknowledged; a producer may still write (shm): copy, then check
   std::uint64_t handle = 0;
+  // Where the slices lie, one view each, of a frame that names its payload instead of holding it. Valid as `bytes`.
+  std::span<const BoxView> payload = {};
 };
+
+inline PayloadPlace PlaceOfPayload(const ReceivedFrame& frame) {
+  return frame.payload.empty() ? PayloadPlace::kInFrame : PayloadPlace::kApart;
+}
 
 // Receiving end. Thread-safety: confined to one receiving thread, except Cancel.
 class BucketReceiver {

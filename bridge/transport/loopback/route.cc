@@ -23,10 +23,15 @@ struct SentAck {
 // What the ends share; whichever goes last frees it.
 struct Channel {
   Channel(const RouteHello& route_hello, FrameArena frame_arena, Clock& clock)
-      : hello(route_hello), arena(std::move(frame_arena)), frames(hello.credits, clock), acks(hello.credits, clock) {}
+      : hello(route_hello),
+        arena(std::move(frame_arena)),
+        payload(static_cast<std::size_t>(hello.credits)),
+        frames(hello.credits, clock),
+        acks(hello.credits, clock) {}
 
   const RouteHello hello;
   const FrameArena arena;
+  std::vector<std::vector<BoxView>> payload;  // per frame, where it holds none; of whoever has the frame
   Mailbox<SentFrame> frames;
   Mailbox<SentAck> acks;
 };
@@ -50,6 +55,14 @@ class LoopbackSender final : public BucketSender {
   std::span<std::byte> Acquire() override {
     acquired_ = credits_.Next();
     return channel_->arena.frame(*acquired_);
+  }
+
+  bool TakesViews() const override { return true; }
+
+  Status SendViews(std::size_t bytes, std::vector<BoxView> payload) override {
+    CHECK(acquired_.has_value());
+    channel_->payload[*acquired_] = std::move(payload);
+    return Send(bytes);
   }
 
   Status Send(std::size_t bytes) override {
@@ -87,13 +100,15 @@ class LoopbackReceiver final : public BucketReceiver {
   Result<ReceivedFrame> Receive(Deadline deadline) override {
     ASSIGN_OR_RETURN(const SentFrame sent, channel_->frames.Pop(deadline));
     CHECK(credits_.Take(sent.index));
-    return ReceivedFrame{channel_->arena.frame(sent.index).first(sent.bytes), sent.index};
+    return ReceivedFrame{channel_->arena.frame(sent.index).first(sent.bytes), sent.index,
+                         channel_->payload[sent.index]};
   }
 
   Status Acknowledge(const ReceivedFrame& frame, const BucketAck& ack) override {
     if (!credits_.Return(frame.handle)) {
       return Status::InvalidArgument("not_outstanding", fmt::format("frame {}", frame.handle));
     }
+    channel_->payload[frame.handle].clear();
     return channel_->acks.Push({frame.handle, ack}) ? OkStatus() : PeerLost("sender");
   }
 

@@ -54,8 +54,8 @@ void ExpectBytes(const BoxView& view, const FileBox& box) {
   }
 }
 
-Status ReadAll(const ScriptedFile& file, const std::vector<FileBox>& boxes, int threads, ReadCounts& counts) {
-  const auto reader = ReadFiles({&file}, boxes, threads, {}, counts);
+Status ReadAll(const ScriptedFile& file, const std::vector<FileBox>& boxes, ReadAhead ahead, ReadCounts& counts) {
+  const auto reader = ReadFiles({&file}, boxes, ahead, {}, counts);
   for (const FileBox& box : boxes) {
     ASSIGN_OR_RETURN(const BoxView view, reader->Next());
     ExpectBytes(view, box);
@@ -75,7 +75,7 @@ TEST(FileBoxReaderTest, NeighbouringBoxesAreReadInRequestsOfFourMiB) {
   const ScriptedFile file(64 * kMiB);
   ReadCounts counts;
 
-  ASSERT_TRUE(ReadAll(file, Pieces(64 * kMiB, kMiB), /*threads=*/1, counts).ok());
+  ASSERT_TRUE(ReadAll(file, Pieces(64 * kMiB, kMiB), {.requests = 1}, counts).ok());
 
   EXPECT_EQ(counts.calls, 16);
   EXPECT_EQ(counts.read_bytes, 64 * kMiB);
@@ -96,7 +96,7 @@ TEST(FileBoxReaderTest, ShortCountsAndInterruptedCallsLoseNothing) {
     file.block = block;
     ReadCounts counts;
 
-    EXPECT_TRUE(ReadAll(file, Pieces(file.bytes(), 1'000'003), /*threads=*/1, counts).ok());
+    EXPECT_TRUE(ReadAll(file, Pieces(file.bytes(), 1'000'003), {.requests = 1}, counts).ok());
 
     EXPECT_GT(counts.calls, 3 * kMiB / 70'001);
     EXPECT_EQ(counts.read_bytes, file.bytes());
@@ -132,7 +132,7 @@ TEST(FileBoxReaderTest, BoxesInAnyOrderAndOfAnyFormAreExactWithEveryAlignment) {
     }
     ReadCounts counts;
 
-    EXPECT_TRUE(ReadAll(file, boxes, /*threads=*/1 + round % 4, counts).ok());
+    EXPECT_TRUE(ReadAll(file, boxes, {.requests = 1 + round % 4}, counts).ok());
   }
 }
 
@@ -142,7 +142,7 @@ TEST(FileBoxReaderTest, EightRanksOfColumnSlicesReadEachByteOnceInTotal) {
   const ScriptedFile file(kRows * kRowBytes);
   ReadCounts counts;
   for (std::int64_t rank = 0; rank < 8; ++rank) {
-    ASSERT_TRUE(ReadAll(file, {Columns(0, kRows, kRowBytes, rank * 1024, 1024)}, /*threads=*/1, counts).ok());
+    ASSERT_TRUE(ReadAll(file, {Columns(0, kRows, kRowBytes, rank * 1024, 1024)}, {.requests = 1}, counts).ok());
   }
 
   EXPECT_EQ(counts.read_bytes, file.bytes());
@@ -155,7 +155,7 @@ TEST(FileBoxReaderTest, ColumnSlicesOfAllRanksTogetherAreOneRead) {
   for (std::int64_t rank = 0; rank < 8; ++rank) boxes.push_back(Columns(0, 128, 8192, rank * 1024, 1024));
   ReadCounts counts;
 
-  ASSERT_TRUE(ReadAll(file, boxes, /*threads=*/1, counts).ok());
+  ASSERT_TRUE(ReadAll(file, boxes, {.requests = 1}, counts).ok());
 
   EXPECT_EQ(counts.calls, 1);
   EXPECT_EQ(counts.read_bytes, file.bytes());
@@ -167,7 +167,7 @@ TEST(FileBoxReaderTest, AFileOfBlocksIsAskedForWholeBlocksOnly) {
   file.block = 4096;
   ReadCounts counts;
 
-  ASSERT_TRUE(ReadAll(file, {Range(4097, 10'000), Range(600'001, 399'999)}, /*threads=*/2, counts).ok());
+  ASSERT_TRUE(ReadAll(file, {Range(4097, 10'000), Range(600'001, 399'999)}, {.requests = 2}, counts).ok());
 
   ASSERT_EQ(file.calls().size(), 2U);
   for (const ScriptedFile::Call& call : file.calls()) {
@@ -183,7 +183,7 @@ TEST(FileBoxReaderTest, AnErrorOfTheDeviceNamesFileAndOffsetAndStays) {
   ScriptedFile file(kMiB);
   file.broken_offset = 7 * 4096;
   ReadCounts counts;
-  const auto reader = ReadFiles({&file}, {Range(0, kMiB)}, /*threads=*/1, {}, counts);
+  const auto reader = ReadFiles({&file}, {Range(0, kMiB)}, {.requests = 1}, {}, counts);
 
   const Status first = reader->Next().status();
 
@@ -198,7 +198,7 @@ TEST(FileBoxReaderTest, WhatWasReadBeforeAnErrorIsGivenOut) {
   ScriptedFile file(16 * kMiB);
   file.broken_offset = 9 * kMiB;
   ReadCounts counts;
-  const auto reader = ReadFiles({&file}, Pieces(16 * kMiB, 4 * kMiB), /*threads=*/4, {}, counts);
+  const auto reader = ReadFiles({&file}, Pieces(16 * kMiB, 4 * kMiB), {.requests = 4}, {}, counts);
 
   EXPECT_TRUE(reader->Next().ok());
   EXPECT_TRUE(reader->Next().ok());
@@ -209,7 +209,7 @@ TEST(FileBoxReaderTest, AFileThatEndsEarlyIsAnError) {
   ScriptedFile file(kMiB);
   file.end = 5000;
   ReadCounts counts;
-  const auto reader = ReadFiles({&file}, {Range(0, kMiB)}, /*threads=*/1, {}, counts);
+  const auto reader = ReadFiles({&file}, {Range(0, kMiB)}, {.requests = 1}, {}, counts);
 
   const Status status = reader->Next().status();
 
@@ -223,18 +223,32 @@ TEST(FileBoxReaderTest, AFileThatWasWrittenToMeanwhileFailsTheEndOfTheRead) {
   file.changed = true;
   ReadCounts counts;
 
-  EXPECT_EQ(ReadAll(file, Pieces(16 * kMiB, 4 * kMiB), /*threads=*/1, counts).reason(), "file_changed");
+  EXPECT_EQ(ReadAll(file, Pieces(16 * kMiB, 4 * kMiB), {.requests = 1}, counts).reason(), "file_changed");
 }
 
 TEST(FileBoxReaderTest, AReaderThatIsGivenUpHalfWayReadsNoFurtherThanItsBuffers) {
   const ScriptedFile file(64 * kMiB);
   ReadCounts counts;
   {
-    const auto reader = ReadFiles({&file}, Pieces(64 * kMiB, 4 * kMiB), /*threads=*/1, {}, counts);
+    const auto reader = ReadFiles({&file}, Pieces(64 * kMiB, 4 * kMiB), {.requests = 1}, {}, counts);
     ASSERT_TRUE(reader->Next().ok());
   }
 
-  EXPECT_LE(counts.read_bytes, kReadAhead * kChunkBytes);
+  EXPECT_LE(counts.read_bytes, (1 + kWaitingChunks) * ReadAhead{}.chunk_bytes);
+}
+
+TEST(FileBoxReaderTest, AViewStaysReadableWhileItsMemoryIsHeldWhateverIsReadMeanwhile) {
+  const ScriptedFile file(16 * kMiB);
+  const std::vector<FileBox> boxes = Pieces(16 * kMiB, kMiB);
+  ReadCounts counts;
+  std::vector<BoxView> held;
+  {
+    const auto reader = ReadFiles({&file}, boxes, {.requests = 2, .chunk_bytes = kMiB}, {}, counts);
+    ASSERT_TRUE(reader->GivesMemory());
+    for (std::size_t box = 0; box < boxes.size(); ++box) held.push_back(reader->Next().value());
+  }
+
+  for (std::size_t box = 0; box < boxes.size(); ++box) ExpectBytes(held[box], boxes[box]);
 }
 
 TEST(FileBoxReaderTest, AStopEndsAReadThatWaitsForAStuckDevice) {
@@ -243,7 +257,7 @@ TEST(FileBoxReaderTest, AStopEndsAReadThatWaitsForAStuckDevice) {
   file.stuck = &device;
   ReadCounts counts;
   std::stop_source stop;
-  const auto reader = ReadFiles({&file}, {Range(0, kMiB)}, /*threads=*/1, {.stop = stop.get_token()}, counts);
+  const auto reader = ReadFiles({&file}, {Range(0, kMiB)}, {.requests = 1}, {.stop = stop.get_token()}, counts);
   Status status;
   std::jthread consumer([&] { status = reader->Next().status(); });
 
