@@ -51,19 +51,20 @@ Status FrameArena::CheckAvailable(std::int64_t bytes) {
   return Status::ResourceExhausted("frame_memory", fmt::format("want={} bytes available={}", bytes, available));
 }
 
-Result<FrameArena> FrameArena::Anonymous(std::int64_t frame_bytes, std::int32_t credits) {
+Result<FrameArena> FrameArena::Anonymous(std::int64_t frame_bytes, std::int32_t credits, Pages pages) {
   RETURN_IF_ERROR(CheckAvailable(MappedBytes(frame_bytes, credits)));
-  return Map(-1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, frame_bytes, credits);
+  return Map(-1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (pages == Pages::kNow ? MAP_POPULATE : 0),
+             frame_bytes, credits);
 }
 
 Result<FrameArena> FrameArena::Shared(int fd, Access access, std::int64_t frame_bytes, std::int32_t credits) {
   const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
-  return Map(fd, protection, MAP_SHARED, frame_bytes, credits);
+  return Map(fd, protection, MAP_SHARED | MAP_POPULATE, frame_bytes, credits);
 }
 
 Result<FrameArena> FrameArena::Map(int fd, int protection, int flags, std::int64_t frame_bytes, std::int32_t credits) {
   const auto bytes = static_cast<std::size_t>(MappedBytes(frame_bytes, credits));
-  void* const base = mmap(nullptr, bytes, protection, flags | MAP_POPULATE, fd, 0);
+  void* const base = mmap(nullptr, bytes, protection, flags, fd, 0);
   if (base == MAP_FAILED) {
     return Status::ResourceExhausted("frame_memory", fmt::format("mapping {} bytes: {}", bytes, std::strerror(errno)));
   }

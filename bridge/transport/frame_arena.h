@@ -27,10 +27,11 @@ class FrameArena {
   // ResourceExhausted "frame_memory"  more than the machine has available now
   static Status CheckAvailable(std::int64_t bytes);
 
-  // Private memory of this process.
+  // Private memory of this process. Where frames may go unused for good, pages come as they are touched.
   //
   // ResourceExhausted "frame_memory"
-  static Result<FrameArena> Anonymous(std::int64_t frame_bytes, std::int32_t credits);
+  enum class Pages { kNow, kWhenTouched };
+  static Result<FrameArena> Anonymous(std::int64_t frame_bytes, std::int32_t credits, Pages pages = Pages::kNow);
 
   enum class Access { kRead, kReadWrite };
   // A file of MappedBytes, shared with whoever else maps it. `fd` stays the caller's.

@@ -122,7 +122,9 @@ class LoopbackReceiver final : public BucketReceiver {
 }  // namespace
 
 Result<LoopbackRoute> OpenLoopbackRoute(const RouteHello& hello, Clock& clock) {
-  ASSIGN_OR_RETURN(FrameArena arena, FrameArena::Anonymous(hello.frame_bytes, hello.credits));
+  // Frames that only name their payload use a page each.
+  ASSIGN_OR_RETURN(FrameArena arena,
+                   FrameArena::Anonymous(hello.frame_bytes, hello.credits, FrameArena::Pages::kWhenTouched));
   auto channel = std::make_shared<Channel>(hello, std::move(arena), clock);
   return LoopbackRoute{std::make_unique<LoopbackSender>(channel), std::make_unique<LoopbackReceiver>(channel)};
 }
