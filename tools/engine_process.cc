@@ -27,24 +27,18 @@ namespace {
 constexpr char kSelf[] = "self";
 constexpr Duration kStopGrace = std::chrono::seconds(2);
 
-// One type for the whole model: what the checkpoint has, unless another is wanted.
-Result<DType> EngineDType(const LogicalCheckpoint& checkpoint, WantedDType wanted) {
-  const std::vector<TensorSpec>& tensors = checkpoint.tensors();
-  if (tensors.empty()) return Status::DataLoss("no_tensors", fmt::format("{} holds no tensor", checkpoint.path()));
-  const DType dtype = StorageDType(tensors.front(), wanted);
-  for (const TensorSpec& tensor : tensors) {
-    const DType stored = StorageDType(tensor, wanted);
-    if (stored != DType::kBf16 && stored != DType::kF32) {
-      return Status::InvalidArgument(
-          "unsupported_dtype", fmt::format("{} is {}; the engine runs BF16 and F32", tensor.name, DTypeName(stored)));
-    }
-    if (stored != dtype) {
-      return Status::InvalidArgument(
-          "mixed_dtypes", fmt::format("{} is {}, {} is {}; choose --dtype bf16 or fp32", tensors.front().name,
-                                      DTypeName(dtype), tensor.name, DTypeName(stored)));
-    }
+// Norms and routers are often kept in fp32 beside bf16 weights.
+Status CheckEngineTypes(const LogicalCheckpoint& checkpoint, WantedDType wanted) {
+  if (checkpoint.tensors().empty()) {
+    return Status::DataLoss("no_tensors", fmt::format("{} holds no tensor", checkpoint.path()));
   }
-  return dtype;
+  for (const TensorSpec& tensor : checkpoint.tensors()) {
+    const DType stored = StorageDType(tensor, wanted);
+    if (stored == DType::kBf16 || stored == DType::kF32) continue;
+    return Status::InvalidArgument(
+        "unsupported_dtype", fmt::format("{} is {}; the engine runs BF16 and F32", tensor.name, DTypeName(stored)));
+  }
+  return OkStatus();
 }
 
 // An artifact's digests are on record. What the record does not cover is looked at here: padding, which is never sent.
@@ -96,8 +90,7 @@ struct EngineProcess::Parts {
   std::unique_ptr<VersionLoadService> load;
   std::unique_ptr<GrpcServer> server;
 
-  Status MakeDecoder(const EngineProcessOptions& options, const ModelConfig& config, EngineTensors tensors,
-                     DType dtype);
+  Status MakeDecoder(const EngineProcessOptions& options, const ModelConfig& config, const EngineLayout& layout);
   Status OpenRoots(const EngineProcessOptions& options);
   Status MakeListeners();
   Status MakeReceiver(const EngineProcessOptions& wanted, Layout layout);
@@ -111,11 +104,11 @@ struct EngineProcess::Parts {
 };
 
 Status EngineProcess::Parts::MakeDecoder(const EngineProcessOptions& options, const ModelConfig& config,
-                                         EngineTensors tensors, DType dtype) {
+                                         const EngineLayout& layout) {
   DecodeOptions decode_options;
   decode_options.config = config;
-  decode_options.tensors = std::move(tensors);
-  decode_options.dtype = dtype;
+  decode_options.tensors = layout.tensors;
+  for (const LocalTensor& tensor : layout.layout.ranks.front().tensors) decode_options.dtypes.push_back(tensor.dtype);
   decode_options.ranks = options.parallel.tensor;
   decode_options.threads = options.threads;
   decode_options.kv_pages = options.kv_pages;
@@ -241,7 +234,7 @@ Result<std::unique_ptr<EngineProcess>> EngineProcess::Start(const EngineProcessO
   RETURN_IF_ERROR(checkpoint.config().status());
   RETURN_IF_ERROR(CheckDecodable(*checkpoint.config()));
   const ModelConfig& config = *checkpoint.config();
-  ASSIGN_OR_RETURN(const DType dtype, EngineDType(checkpoint, options.dtype));
+  RETURN_IF_ERROR(CheckEngineTypes(checkpoint, options.dtype));
   ASSIGN_OR_RETURN(const ArtifactFingerprint fingerprint, FingerprintOf(checkpoint, options.parallel, options.dtype));
   RETURN_IF_ERROR(CheckFingerprint(checkpoint, fingerprint));
   if (options.parallel.pipeline != 1) {
@@ -254,7 +247,7 @@ Result<std::unique_ptr<EngineProcess>> EngineProcess::Start(const EngineProcessO
   parts->model = checkpoint.model();
   parts->fingerprint = fingerprint;
   RETURN_IF_ERROR(parts->OpenRoots(options));
-  RETURN_IF_ERROR(parts->MakeDecoder(options, config, std::move(layout.tensors), dtype));
+  RETURN_IF_ERROR(parts->MakeDecoder(options, config, layout));
   RETURN_IF_ERROR(parts->MakeListeners());
   RETURN_IF_ERROR(parts->MakeReceiver(options, std::move(layout.layout)));
   RETURN_IF_ERROR(parts->StartServer(options.listen, options.security));

@@ -44,9 +44,9 @@ struct EngineProcessOptions {
 
 class EngineProcess {
  public:
-  // For the model and in the type of `checkpoint`, which is not loaded yet.
+  // For the model and in the types of `checkpoint`, which is not loaded yet.
   //
-  // InvalidArgument "mixed_dtypes" | "unsupported_dtype"; Unimplemented "unsupported_parallel"; as CheckFingerprint,
+  // InvalidArgument "unsupported_dtype"; Unimplemented "unsupported_parallel"; as CheckFingerprint,
   // CheckCut, AllowedRoot::Open, MakeEngineLayout, DecodeEngine::Create, WeightReceiver::Create, GrpcServer::Start
   static Result<std::unique_ptr<EngineProcess>> Start(const EngineProcessOptions& options,
                                                       const LogicalCheckpoint& checkpoint);

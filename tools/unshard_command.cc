@@ -31,12 +31,15 @@ Outcome RunUnshard(Program& program, const UnshardOptions& options) {
   const ArtifactManifest& manifest = opened.artifact()->manifest();
   const std::size_t tensors = manifest.stored.ranks[0].tensors.size();
   if (program.out.json()) {
-    program.out.PrintObject(Json{{"tensors", tensors}, {"version_digest", manifest.version_digest.ToHex()}});
+    Json object{{"tensors", tensors}, {"version_digest", manifest.version_digest.ToHex()}};
+    if (!manifest.ignored.empty()) object["absent"] = manifest.ignored;
+    program.out.PrintObject(object);
   } else {
     program.out.PrintText(
         fmt::format("{} tensors in {}\nversion  {}", tensors, options.out, manifest.version_digest.ToHex()));
     if (!manifest.ignored.empty()) {
-      program.out.PrintText(fmt::format("not in the artifact: {}", fmt::join(manifest.ignored, ", ")));
+      program.out.PrintText(
+          fmt::format("absent   {}: left out when the artifact was made", fmt::join(manifest.ignored, ", ")));
     }
   }
   return {};

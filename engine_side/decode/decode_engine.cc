@@ -42,6 +42,8 @@ std::int64_t DecodingRows(const Scheduler::Step& step) {
   return rows;
 }
 
+WeightType WeightTypeOf(DType dtype) { return dtype == DType::kBf16 ? WeightType::kBf16 : WeightType::kF32; }
+
 class Engine final : public DecodeEngine {
  public:
   Engine(const DecodeOptions& options, std::unique_ptr<KvCache> cache, std::unique_ptr<Decoder> decoder)
@@ -368,11 +370,14 @@ Result<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(DecodeOptions options
                          .page_tokens = options.page_tokens,
                          .ranks = shape.ranks};
   ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache, KvCache::Create(kv_shape, KvPageCount(options, kv_shape)));
+  std::vector<WeightType> weight_types;
+  for (const DType dtype : options.dtypes) weight_types.push_back(WeightTypeOf(dtype));
   ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
                    Decoder::Create({.config = config,
                                     .tensors = options.tensors,
                                     .shape = shape,
-                                    .weight_type = options.dtype == DType::kBf16 ? WeightType::kBf16 : WeightType::kF32,
+                                    .weight_type = WeightTypeOf(options.dtype),
+                                    .weight_types = std::move(weight_types),
                                     .threads = options.threads,
                                     .max_rows = options.max_step_tokens,
                                     .max_logits = std::min(options.max_running, options.max_step_tokens),

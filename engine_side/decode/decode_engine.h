@@ -121,6 +121,7 @@ struct DecodeOptions {
   ModelConfig config;
   EngineTensors tensors;
   DType dtype = DType::kBf16;       // of the weights: kBf16 or kF32
+  std::vector<DType> dtypes;        // of each tensor of an engine rank, likewise; empty: all are `dtype`
   int ranks = 1;                    // tensor-parallel engine ranks; `tensors` are those of each
   int threads = 2;                  // of all ranks together
   std::int64_t kv_pages = 0;        // 0: enough for max_running requests of max_positions, at most 1 GiB in all

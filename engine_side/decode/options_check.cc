@@ -26,8 +26,11 @@ Status CheckOptions(const DecodeOptions& options) {
   if (options.tensors.layers.size() != static_cast<std::size_t>(config.layers)) {
     return bad(fmt::format("tensors of {} layers, the model has {}", options.tensors.layers.size(), config.layers));
   }
-  if (options.dtype != DType::kBf16 && options.dtype != DType::kF32) {
-    return bad(fmt::format("dtype={} want=BF16|F32", DTypeName(options.dtype)));
+  std::vector<DType> dtypes = options.dtypes;
+  dtypes.push_back(options.dtype);
+  for (const DType dtype : dtypes) {
+    if (dtype == DType::kBf16 || dtype == DType::kF32) continue;
+    return bad(fmt::format("dtype={} want=BF16|F32", DTypeName(dtype)));
   }
   if (options.page_tokens < 1 || options.page_tokens % kKvGroup != 0) {
     return bad(fmt::format("page_tokens={} want a multiple of {}", options.page_tokens, kKvGroup));

@@ -60,6 +60,7 @@ RankDecoder::RankDecoder(const DecoderOptions& options, int rank, SharedActivati
       tensors_(options.tensors),
       shape_(options.shape),
       weight_type_(options.weight_type),
+      weight_types_(options.weight_types),
       max_rows_(options.max_rows),
       max_logits_(options.max_logits),
       rank_(rank),
@@ -84,7 +85,8 @@ void RankDecoder::Resolve(const StepWeights& weights) {
   const auto view = [&](int tensor, std::int64_t elements) {
     if (tensor < 0) return WeightView{};
     const std::span<const std::byte> bytes = weights.Tensor(rank_, tensor);
-    const WeightView found{bytes.data(), weight_type_};
+    const WeightView found{bytes.data(),
+                           weight_types_.empty() ? weight_type_ : weight_types_.at(static_cast<std::size_t>(tensor))};
     CHECK(static_cast<std::int64_t>(bytes.size()) >= elements * found.item_bytes());
     return found;
   };

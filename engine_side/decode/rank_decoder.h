@@ -41,10 +41,11 @@ struct DecoderOptions {
   EngineTensors tensors;
   RankShape shape;
   WeightType weight_type = WeightType::kBf16;
-  int threads = 1;              // of all ranks together
-  std::int64_t max_rows = 0;    // of one step
-  std::int64_t max_logits = 0;  // rows of one step that want logits
-  std::vector<int> cores = {};  // that the threads keep to, if any
+  std::vector<WeightType> weight_types;  // of each tensor of an engine rank; empty: all are `weight_type`
+  int threads = 1;                       // of all ranks together
+  std::int64_t max_rows = 0;             // of one step
+  std::int64_t max_logits = 0;           // rows of one step that want logits
+  std::vector<int> cores = {};           // that the threads keep to, if any
 };
 
 // What all ranks read and each writes in part: a row a token.
@@ -128,6 +129,7 @@ class RankDecoder {
   const EngineTensors& tensors_;
   const RankShape shape_;
   const WeightType weight_type_;
+  const std::vector<WeightType> weight_types_;
   const std::int64_t max_rows_, max_logits_;
   const int rank_;
   const std::vector<double> rope_frequencies_;

@@ -102,6 +102,35 @@ TEST_P(TransportContractTest, FramesArriveInOrderAndIntact) {
   }
 }
 
+// Of transports whose ends share a process.
+TEST_P(TransportContractTest, AFrameThatNamesItsPayloadKeepsThatUntilItIsAcknowledged) {
+  Result<OpenRoute> route = Open(*world_, HelloOf(/*frame_bytes=*/1000, /*credits=*/1));
+  ASSERT_TRUE(route.ok()) << route.status().ToString();
+  ASSERT_EQ(route->sender->TakesViews(), GetParam().kind == TransportKind::kLoopback);
+  if (!route->sender->TakesViews()) return;
+  auto memory = std::make_shared<const std::vector<std::byte>>(100, std::byte{7});
+  const std::weak_ptr<const std::vector<std::byte>> alive = memory;
+  const std::byte* const base = memory->data();
+  for (int round = 0; round < 2; ++round) {
+    FillPattern(route->sender->Acquire().first(10), 1);
+
+    ASSERT_TRUE(route->sender->SendViews(10, {{base, {.offset = 3}, memory}, {base, {.offset = 50}, memory}}).ok());
+    if (round == 1) memory.reset();
+    const ReceivedFrame frame = route->receiver->Receive(Soon()).value();
+
+    EXPECT_TRUE(HasPattern(frame.bytes, 1));
+    ASSERT_EQ(frame.payload.size(), 2U);
+    EXPECT_EQ(frame.payload[1].base, base);
+    EXPECT_EQ(frame.payload[1].place.offset, 50);
+    EXPECT_FALSE(alive.expired());
+    ASSERT_TRUE(route->receiver->Acknowledge(frame, BucketAck{}).ok());
+    EXPECT_EQ(alive.expired(), round == 1);
+    ASSERT_TRUE(route->sender->NextAck(Soon()).ok());
+  }
+  ASSERT_TRUE(SendPattern(*route->sender, 2, 10).ok());
+  EXPECT_TRUE(route->receiver->Receive(Soon()).value().payload.empty()) << "the frame holds its payload again";
+}
+
 TEST_P(TransportContractTest, AFrameIsAlignedAndStaysTheSameUntilItIsSent) {
   Result<OpenRoute> route = Open(*world_, HelloOf(/*frame_bytes=*/1000, /*credits=*/3));
   ASSERT_TRUE(route.ok()) << route.status().ToString();

@@ -167,6 +167,11 @@ class RefusalTest(ArtifactTest):
 
         self.assertEqual(json.loads((out / "manifest.json").read_text())["source"]["ignored"], ["extra.weight"])
         self.assertEqual(self.run_ok("digest", out).object["version_digest"], digest_oracle.version_digest(made("kv2")))
+        back = self.folder / "back"
+        report = self.run_ok("unshard", out, "--out", back).object
+        self.assertEqual(report.pop("absent"), ["extra.weight"])
+        self.assertEqual(report["tensors"], len(tensors))
+        self.assertEqual(bits(safetensors_io.read_checkpoint(back)), bits(tensors))
 
     def test_what_is_there_already_is_not_touched(self):
         out = self.shard(made("kv2"), 2)

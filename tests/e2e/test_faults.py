@@ -165,6 +165,7 @@ class KilledEngineTest(FaultTest):
 
         self.assertTrue(again.status()["ready"])
         self.assertEqual(run("status", address).code, 0)
+        self.assertEqual(len(list(self.runtime.rglob("*.sock"))), 1, "what the killed one left is gone")
 
 
 if __name__ == "__main__":

@@ -131,6 +131,32 @@ class QuantizeTest(EndToEndTest):
         struct.pack_into("<H", data, 8 + header_bytes + begin + 2 * element, 0x7FC0)
         path.write_bytes(data)
 
+    def test_two_scales_that_changed_places_are_found_by_name(self):
+        """C-085. A rank's scales of gate, then up: types, shapes and the file's size agree."""
+        artifact = self.quantized(made(), 2)
+        path = artifact / "rank-1.safetensors"
+        data = bytearray(path.read_bytes())
+        header_bytes = struct.unpack_from("<Q", data)[0]
+        entry = json.loads(data[8 : 8 + header_bytes])["model.layers.0.mlp.gate_up_proj.weight_scale_inv"]
+        begin, end = (8 + header_bytes + offset for offset in entry["data_offsets"])
+        half = (begin + end) // 2
+        self.assertNotEqual(data[begin:half], data[half:end])
+        data[begin:end] = data[half:end] + data[begin:half]
+        path.write_bytes(data)
+
+        ended = run("verify", artifact, self.quantized_again())
+
+        self.assertEqual(ended.code, 3, ended)
+        found = {difference["tensor"] for difference in ended.objects[0]["differences"]}
+        mlp = "model.layers.0.mlp."
+        self.assertEqual(found, {mlp + "gate_proj.weight_scale_inv", mlp + "up_proj.weight_scale_inv"})
+        self.assert_fails(run("unshard", artifact, "--out", self.folder / "back"), 3, "artifact_altered")
+
+    def quantized_again(self):
+        out = self.folder / "intact"
+        self.run_ok("shard", made(), "--tp", 1, "--out", out, "--quantize", "fp8-block")
+        return out
+
     def test_an_engine_says_that_it_does_not_decode_quantised_weights(self):
         ended = run("engine", self.quantized(made(), 1), "--listen", "127.0.0.1:0")
 

@@ -149,6 +149,7 @@ class FaultyReceiver final : public BucketReceiver {
   struct Copy {
     std::vector<Block> memory;
     std::size_t bytes = 0;
+    std::vector<BoxView> payload;           // where it is not in the frame; never damaged
     std::optional<ReceivedFrame> original;  // none for the second copy of a duplicate
     std::span<std::byte> span() { return {memory.empty() ? nullptr : memory.front().bytes.data(), bytes}; }
   };
@@ -157,14 +158,20 @@ class FaultyReceiver final : public BucketReceiver {
     BucketAck ack;
   };
 
-  std::uint64_t MakeCopy(std::span<const std::byte> bytes, std::optional<ReceivedFrame> original) {
-    Copy copy{std::vector<Block>((bytes.size() + 63) / 64), bytes.size(), original};
-    std::ranges::copy(bytes, copy.span().begin());
+  std::uint64_t MakeCopy(const ReceivedFrame& frame, std::optional<ReceivedFrame> original) {
+    Copy copy{std::vector<Block>((frame.bytes.size() + 63) / 64),
+              frame.bytes.size(),
+              {frame.payload.begin(), frame.payload.end()},
+              original};
+    std::ranges::copy(frame.bytes, copy.span().begin());
     copies_.emplace(next_handle_, std::move(copy));
     return next_handle_++;
   }
 
-  ReceivedFrame HandOut(std::uint64_t handle) { return {copies_.at(handle).span(), handle}; }
+  ReceivedFrame HandOut(std::uint64_t handle) {
+    Copy& copy = copies_.at(handle);
+    return {copy.span(), handle, copy.payload};
+  }
 
   // What arrives now of a frame that the inner end received, if anything does.
   std::optional<std::uint64_t> Pass(const ReceivedFrame& frame) {
@@ -174,7 +181,7 @@ class FaultyReceiver final : public BucketReceiver {
       inner_.Cut();
       return std::nullopt;
     }
-    const std::uint64_t handle = MakeCopy(frame.bytes, frame);
+    const std::uint64_t handle = MakeCopy(frame, frame);
     if (!fault) return handle;
     Copy& copy = copies_.at(handle);
     if (fault->kind == FaultKind::kCorrupt) FlipBit(copy.span(), fault->offset);
@@ -183,7 +190,7 @@ class FaultyReceiver final : public BucketReceiver {
       // This frame itself passes next, and is not one of those that the repetition waits for.
       Fault repeat = *fault;
       ++repeat.behind;
-      held_frames_.Hold(MakeCopy(frame.bytes, std::nullopt), repeat, clock_.Now());
+      held_frames_.Hold(MakeCopy(frame, std::nullopt), repeat, clock_.Now());
     }
     if (fault->kind == FaultKind::kHold) {
       held_frames_.Hold(handle, *fault, clock_.Now());

@@ -30,21 +30,36 @@ Status LockDirectory(const UniqueFd& directory, Clock& clock) {
   return OkStatus();
 }
 
+// Only a refusal proves that nobody is there: a listener whose backlog is full answers EAGAIN. Between bind and listen
+// a socket refuses too, but whoever is there holds the directory's lock.
+bool IsDead(const std::string& path) {
+  const UniqueFd probe(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const sockaddr_un address = SocketAddress(path);
+  return connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 &&
+         errno == ECONNREFUSED;
+}
+
 Status RemoveDeadSocket(const std::string& path) {
   struct stat found {};
   if (lstat(path.c_str(), &found) != 0) return OkStatus();
   if (!S_ISSOCK(found.st_mode)) {
     return Status::FailedPrecondition("address_in_use", fmt::format("{} is no socket", path));
   }
-  const UniqueFd probe(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const sockaddr_un address = SocketAddress(path);
-  const int connected = connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
-  // Only a refusal proves that nobody is there: a listener whose backlog is full answers EAGAIN.
-  if (connected == 0 || errno != ECONNREFUSED) {
+  if (!IsDead(path)) {
     return Status::FailedPrecondition("address_in_use", fmt::format("another process listens on {}", path));
   }
   unlink(path.c_str());
   return OkStatus();
+}
+
+void RemoveDeadNeighbours(const std::filesystem::path& directory) {
+  std::error_code failed;
+  for (std::filesystem::directory_iterator at(directory, failed), end; !failed && at != end; at.increment(failed)) {
+    const std::string path = at->path().string();
+    struct stat found {};
+    if (lstat(path.c_str(), &found) != 0 || !S_ISSOCK(found.st_mode) || !CheckSocketPath(path).ok()) continue;
+    if (IsDead(path)) unlink(path.c_str());
+  }
 }
 
 }  // namespace
@@ -86,6 +101,7 @@ Result<UniqueFd> ListenAt(const std::string& path, Clock& clock) {
   ASSIGN_OR_RETURN(const UniqueFd directory, OpenPrivateDirectory(std::filesystem::path(path).parent_path()));
   RETURN_IF_ERROR(LockDirectory(directory, clock));
   RETURN_IF_ERROR(RemoveDeadSocket(path));
+  RemoveDeadNeighbours(std::filesystem::path(path).parent_path());
   UniqueFd listening(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const sockaddr_un address = SocketAddress(path);
   if (!listening.valid() || bind(listening.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||

@@ -20,8 +20,9 @@ Result<UniqueFd> OpenPrivateDirectory(const std::string& path);
 // InvalidArgument "bad_socket_path"  not absolute, or longer than the 107 bytes that a socket address holds
 Status CheckSocketPath(const std::string& path);
 
-// A socket listening at `path`, in a private directory. A socket file that nobody listens at any more is replaced; two
-// processes that start at once cannot both believe that.
+// A socket listening at `path`, in a private directory. A socket file that nobody listens at any more is replaced, and
+// its like in the same directory go: what killed processes leave does not pile up. Two processes that start at once
+// cannot both believe that.
 //
 // InvalidArgument "bad_socket_path"; PermissionDenied "runtime_directory"; Unavailable "cannot_listen"
 // FailedPrecondition "address_in_use"  another process listens there, or the path is no socket

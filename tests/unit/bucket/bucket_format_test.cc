@@ -136,6 +136,23 @@ TEST(BucketFormatTest, AFrameCutAtAnyLengthIsRefused) {
   }
 }
 
+TEST(BucketFormatTest, AFrameWhosePayloadLiesElsewhereEndsWhereItWouldBegin) {
+  const std::vector<std::byte> whole = HandMadeFrame();
+  const auto header = ParseBucketHeader(whole);
+  ASSERT_TRUE(header.ok());
+  std::vector<std::byte> head(whole.begin(), whole.begin() + PayloadOffset(header->slice_count));
+  BucketHeader apart = *header;
+  apart.has_checksum = false;
+
+  SealBucketFrame(apart, head, PayloadPlace::kApart);
+
+  const auto parsed = ParseBucketHeader(head, PayloadPlace::kApart);
+  ASSERT_TRUE(parsed.ok()) << parsed.status().ToString();
+  EXPECT_EQ(parsed->payload_bytes, header->payload_bytes);
+  EXPECT_EQ(ParseBucketHeader(head).status().reason(), "bad_frame_size");
+  EXPECT_EQ(ParseBucketHeader(whole, PayloadPlace::kApart).status().reason(), "bad_frame_size");
+}
+
 TEST(BucketFormatTest, AFrameWithBytesBehindItsPayloadIsRefused) {
   std::vector<std::byte> frame = HandMadeFrame();
   frame.push_back(std::byte{0});

@@ -65,6 +65,9 @@ class Version final : public WeightSource {
   }
   // One tensor becomes that of another version.
   void Take(const Version& other, const std::string& name) { data_[IndexOf(name)] = other.data_[IndexOf(name)]; }
+  void Exchange(const std::string& one, const std::string& other) {
+    std::swap(data_[IndexOf(one)], data_[IndexOf(other)]);
+  }
   std::vector<TensorDigest> Digests() const { return *DigestSource(*this, layout_.tensors, 1); }
 
  private:
@@ -161,6 +164,24 @@ TEST(QuantizedUpdateTest, AScaleOfAnotherVersionOrWeightIsRefusedAndTheLiveVersi
 
   EXPECT_EQ(status.reason(), "digest_mismatch") << status.ToString();
   EXPECT_THAT(status.message(), HasSubstr(scale));
+  EXPECT_EQ(holder.receiver().status().live->number, 1U);
+  EXPECT_EQ(holder.receiver().DigestLive()->totals, first.Digests());
+}
+
+// C-085: gate's scales with up's weights and the other way round; types and shapes agree.
+TEST(QuantizedUpdateTest, TwoScalesThatChangedPlacesAreRefusedByNameAndTheLiveVersionStays) {
+  Holder holder(ConfigWith(Fp8BlockQuantization()));
+  const std::string mlp = "model.layers.0.mlp.";
+  const Version first(holder.layout().tensors, 1);
+  const Version second(holder.layout().tensors, 2);
+  ASSERT_TRUE(holder.Publish(first, 1, first.Digests()).ok());
+  Version exchanged(holder.layout().tensors, 2);
+  exchanged.Exchange(mlp + "gate_proj.weight_scale_inv", mlp + "up_proj.weight_scale_inv");
+
+  const Status status = holder.Publish(exchanged, 2, second.Digests());
+
+  EXPECT_EQ(status.reason(), "digest_mismatch") << status.ToString();
+  EXPECT_THAT(status.message(), HasSubstr("_proj.weight_scale_inv"));
   EXPECT_EQ(holder.receiver().status().live->number, 1U);
   EXPECT_EQ(holder.receiver().DigestLive()->totals, first.Digests());
 }

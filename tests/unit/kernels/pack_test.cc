@@ -160,6 +160,29 @@ TEST(PackTest, UnpackingWithDigestWritesTheSameAndDigestsWhatLiesInTheTarget) {
   }
 }
 
+TEST(PackTest, CopyingWithDigestTakesABoxFromAnyPlaceToAnyOtherAndDigestsWhatLiesThere) {
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    SCOPED_TRACE(seed);
+    Case c(seed);
+    std::int64_t source_elements = 0;
+    const BoxPlace source = RandomPlace(c.random, c.box.shape, source_elements);
+    const auto source_bytes = static_cast<std::size_t>(source_elements) * c.item();
+    const std::vector<std::byte> from = RandomBytes(c.random, source_bytes);
+    std::vector<std::byte> compact(c.box_bytes());
+    for (std::int64_t i = 0; i < c.box.shape.Elements(); ++i) {
+      std::memcpy(compact.data() + static_cast<std::size_t>(i) * c.item(),
+                  from.data() + OffsetOf(c.box.shape, source, i) * c.item_bytes, c.item());
+    }
+    std::vector<std::byte> memory(c.memory_bytes(), kUntouched);
+
+    const TensorDigest digest = CopyAndDigestBoxOnHost(kKey, c.box.shape, c.item_bytes, from.data(), source,
+                                                       memory.data(), c.place, c.box.place);
+
+    ASSERT_EQ(memory, UnpackedByElement(c, compact));
+    ASSERT_EQ(digest, DigestByElement(c, compact, c.item()));
+  }
+}
+
 // The payload lies in memory that its producer can still write. Here it changes at a known moment: the target is the
 // same memory a little further on, through another mapping, so that each write changes what is read next.
 TEST(PackTest, WhatIsDigestedIsWhatWasWrittenWhenThePayloadChangesMeanwhile) {

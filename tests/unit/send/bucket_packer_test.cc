@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "bridge/plan/planner.h"
+#include "kernels/pack.h"
 #include "tests/support/scripted_engine/digest_oracle.h"
 #include "tests/support/scripted_engine/sharded_trainer.h"
 
@@ -98,6 +99,54 @@ TEST_F(BucketPackerTest, EverySliceLiesAtItsOffsetWithTheDigestOfItsElements) {
       }
     }
   }
+}
+
+// Memory that lives as long as somebody holds it.
+class LastingReader final : public BoxReader {
+ public:
+  explicit LastingReader(std::unique_ptr<BoxReader> boxes) : boxes_(std::move(boxes)) {}
+  Result<BoxView> Next() override {
+    ASSIGN_OR_RETURN(BoxView view, boxes_->Next());
+    view.memory = std::make_shared<int>(0);
+    return view;
+  }
+  bool GivesMemory() const override { return true; }
+
+ private:
+  const std::unique_ptr<BoxReader> boxes_;
+};
+
+TEST_F(BucketPackerTest, ABucketThatIsNamedHasTheDigestsAndTheElementsOfOneThatIsPacked) {
+  const BucketPacker packer(plan_, source_);
+  std::size_t named = 0;
+  for (std::uint32_t b = 0; b < plan_.buckets.size(); ++b) {
+    EXPECT_FALSE(packer.CanName(b, *packer.Read({&b, 1}))) << "memory that its reader keeps";
+    LastingReader reader(packer.Read({&b, 1}));
+    const std::vector<Slice>& slices = plan_.buckets[b].slices;
+    const bool converts =
+        std::ranges::any_of(slices, [](const Slice& slice) { return slice.conversion != Conversion::kNone; });
+    ASSERT_EQ(packer.CanName(b, reader), !converts);
+    if (converts) continue;
+    ++named;
+    const std::vector<std::byte> frame = PackInto(packer, b, {});
+    std::vector<std::byte> head(static_cast<std::size_t>(packer.HeadBytesOf(b)));
+    std::vector<BoxView> payload;
+
+    ASSERT_TRUE(packer.Name({.session = kSession, .bucket = b}, reader, head, payload, {}).ok());
+
+    ASSERT_EQ(payload.size(), slices.size());
+    for (std::size_t s = 0; s < slices.size(); ++s) {
+      const auto at = static_cast<std::int64_t>(s);
+      EXPECT_EQ(ReadSliceDigest(head, at), ReadSliceDigest(frame, at));
+      const TensorSpec& spec = plan_.tensors[static_cast<std::size_t>(slices[s].tensor)];
+      std::vector<std::byte> compact(static_cast<std::size_t>(slices[s].payload_bytes));
+      CopyBoxOnHost(ShapeOf(slices[s].sender_box), ItemBytes(spec.dtype), payload[s].base, payload[s].place,
+                    compact.data(), CompactPlace(ShapeOf(slices[s].sender_box)));
+      const std::size_t begin = static_cast<std::size_t>(PayloadOffset(std::ssize(slices)) + slices[s].payload_offset);
+      EXPECT_TRUE(std::equal(compact.begin(), compact.end(), frame.begin() + static_cast<std::ptrdiff_t>(begin)));
+    }
+  }
+  EXPECT_GT(named, 0U);
 }
 
 TEST_F(BucketPackerTest, BytesThatNoSliceCoversAreZeroWhateverTheFrameHeldBefore) {

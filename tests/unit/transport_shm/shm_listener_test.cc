@@ -67,6 +67,23 @@ TEST(ShmListenerTest, ADeadSocketIsReplaced) {
   EXPECT_EQ(ShmDialer().Dial((*listener)->endpoint(), kHello, Soon()).status().reason(), "unknown_connection");
 }
 
+TEST(ShmListenerTest, WhatKilledProcessesLeftInItsDirectoryGoesAndEverythingElseStays) {
+  const TempDirectory temp;
+  const auto living = ShmListener::Create(temp.File("engine-1.sock"));
+  ASSERT_TRUE(living.ok());
+  LeaveDeadSocket(temp.File("engine-2.sock"));
+  LeaveDeadSocket(temp.File("engine-3.sock"));
+  std::ofstream(temp.File("notes")) << "precious";
+
+  const auto listener = ShmListener::Create(temp.File("engine-4.sock"));
+
+  ASSERT_TRUE(listener.ok()) << listener.status().ToString();
+  std::vector<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(temp.path())) left.push_back(entry.path().filename());
+  EXPECT_THAT(left, testing::UnorderedElementsAre("engine-1.sock", "engine-4.sock", "notes"));
+  EXPECT_EQ(ShmDialer().Dial((*living)->endpoint(), kHello, Soon()).status().reason(), "unknown_connection");
+}
+
 TEST(ShmListenerTest, ASocketThatIsListenedAtIsLeftAlone) {
   const TempDirectory temp;
   const auto first = ShmListener::Create(temp.File("engine.sock"));
