@@ -211,6 +211,7 @@ TEST(QuantizedFamilyTest, KvScalesUnderOtherProgramsNamesAreTheSameScales) {
   }
 }
 
+// C-089.
 TEST(QuantizedFamilyTest, ScalesMayBeFloatsOfThreeKindsAndAreKeptAsTheyAre) {
   for (const auto& [name, dtype] : {std::pair("F32", DType::kF32), {"BF16", DType::kBf16}, {"F16", DType::kF16}}) {
     const TempDirectory dir;
@@ -250,6 +251,7 @@ Status StatusOf(const ModelConfig& config, const Layout& stored) {
   return CanonicalSenderLayout(config, stored, &ignore).status();
 }
 
+// C-086.
 TEST(QuantizedFamilyTest, ModulesThatAreLeftAlonePlainAndTheirScalesAndFp8WeightsAreRefused) {
   const ModelConfig quantized = SmallConfig(Fp8BlockQuantization());
   const ModelConfig partly = SmallConfig(Fp8BlockWithout({"model.layers.1.mlp"}));
@@ -310,6 +312,7 @@ TEST(QuantizedFamilyTest, ScalesOfACheckpointThatStatesNoneAreRefused) {
   EXPECT_NE(status.message().find("kv_cache_scheme"), std::string::npos) << status.ToString();
 }
 
+// C-088.
 TEST(QuantizedSliceTest, ACutThroughABlockIsRefusedWithTheNumbersAndTheSizesThatCutNone) {
   const ModelConfig config = SmallConfig(Fp8BlockWithout({"self_attn"}));
   const auto layout = [&](const ModelConfig& model, int tensor_parallel) {
