@@ -46,9 +46,11 @@ Duration Estimate(std::vector<BlockExchange::Pair> memory, BlockCopier& copier, 
 
 }  // namespace
 
-InPlaceFlip::InPlaceFlip(WeightSlots& slots, const ReceivePlan& engine_plan, BlockCopier& copier, Clock& clock)
+InPlaceFlip::InPlaceFlip(WeightSlots& slots, const ReceivePlan& engine_plan, const DerivedTensors& derived,
+                         BlockCopier& copier, Clock& clock)
     : slots_(slots),
       engine_plan_(engine_plan),
+      derived_(derived),
       exchange_(MemoryOf(slots), copier),
       estimated_(Estimate(MemoryOf(slots), copier, clock)) {
   CHECK(slots.slot_count() == 2);
@@ -73,15 +75,16 @@ Status InPlaceFlip::Proof(const HeldDigests& held) const {
     return slots_.ShadowTensor(kLiveSlot, engine_rank, tensor);
   };
   const MemoryDigest memory = DigestMemory(live, slots_.layout(), engine_plan_);
-  for (std::size_t rank = 0; rank < held.size(); ++rank) {
-    for (std::size_t tensor = 0; tensor < held[rank].size(); ++tensor) {
-      if (memory.held_by_rank[rank][tensor] == held[rank][tensor]) continue;
+  for (std::size_t rank = 0; rank < held.received.size(); ++rank) {
+    for (std::size_t tensor = 0; tensor < held.received[rank].size(); ++tensor) {
+      if (memory.held_by_rank[rank][tensor] == held.received[rank][tensor]) continue;
       return Status::DataLoss(
           "digest_mismatch",
           fmt::format("tensor {} on engine rank {}: memory={} version={}", slots_.layout().tensors[tensor].name, rank,
-                      memory.held_by_rank[rank][tensor].ToHex(), held[rank][tensor].ToHex()));
+                      memory.held_by_rank[rank][tensor].ToHex(), held.received[rank][tensor].ToHex()));
     }
   }
+  RETURN_IF_ERROR(derived_.Check(live, held.derived));
   return CheckPaddingIsZero(live, slots_.layout());
 }
 

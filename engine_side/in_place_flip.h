@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "engine_side/block_exchange.h"
+#include "engine_side/derived_tensors.h"
 #include "engine_side/live_digest.h"
 #include "engine_side/receive_plan.h"
 #include "engine_side/weight_slots.h"
@@ -21,9 +22,10 @@ namespace bascule {
 
 class InPlaceFlip {
  public:
-  // Borrows all. `slots` are two, `engine_plan` is PlanOfEngine's of their layout.
-  // Nothing is staged or live yet.
-  InPlaceFlip(WeightSlots& slots, const ReceivePlan& engine_plan, BlockCopier& copier, Clock& clock);
+  // Borrows all. `slots` are two, `engine_plan` is PlanOfEngine's of the engine's layout, `derived` has that of the
+  // slots. Nothing is staged or live yet.
+  InPlaceFlip(WeightSlots& slots, const ReceivePlan& engine_plan, const DerivedTensors& derived, BlockCopier& copier,
+              Clock& clock);
 
   // Live memory holds `live` and the other slot `staged`: exchanges them. Nobody reads either.
   //
@@ -38,6 +40,7 @@ class InPlaceFlip {
 
   WeightSlots& slots_;
   const ReceivePlan& engine_plan_;
+  const DerivedTensors& derived_;
   BlockExchange exchange_;
   const Duration estimated_;
 };

@@ -41,9 +41,4 @@ MemoryDigest DigestMemory(const TensorMemory& memory, const Layout& engine_layou
   return {verifier.Totals(), verifier.HeldByRank(), verifier.ReplicaDifferences()};
 }
 
-MemoryDigest DigestLease(const WeightLease& lease, const Layout& engine_layout, const ReceivePlan& plan) {
-  return DigestMemory([&](int engine_rank, int tensor) { return lease.Tensor(engine_rank, tensor); }, engine_layout,
-                      plan);
-}
-
 }  // namespace bascule

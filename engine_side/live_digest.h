@@ -10,7 +10,6 @@
 #include "bridge/layout/layout.h"
 #include "engine_side/receive_plan.h"
 #include "engine_side/verifier.h"
-#include "engine_side/weight_lease.h"
 
 namespace bascule {
 
@@ -27,8 +26,5 @@ struct MemoryDigest {
 
 // `plan` is PlanOfEngine's. Uses a few threads of its own.
 MemoryDigest DigestMemory(const TensorMemory& memory, const Layout& engine_layout, const ReceivePlan& plan);
-
-// The same of what a lease shows; `plan` is PlanOfEngine's.
-MemoryDigest DigestLease(const WeightLease& lease, const Layout& engine_layout, const ReceivePlan& plan);
 
 }  // namespace bascule

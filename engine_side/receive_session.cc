@@ -237,7 +237,7 @@ void ReceiveSession::OnSeal(const Seal& seal) {
 
 void ReceiveSession::Verify(const ManifestSeal& seal) {
   const TimePoint start = parts_.clock.Now();
-  const Status proof = verifier_->Check(terms_.offer.manifest, seal);
+  const Status proof = Prove(seal);
   Ready ready{.session = terms_.offer.session};
   bool verified = false;
   {
@@ -249,7 +249,24 @@ void ReceiveSession::Verify(const ManifestSeal& seal) {
     verified = proof.ok() && Step(SessionEvent::kVerified);
   }
   if (verified) send_(ready);
-  if (!proof.ok()) End(SessionEvent::kMismatch, proof);
+  if (!proof.ok()) End(proof.reason() == "finalize_failed" ? SessionEvent::kAbort : SessionEvent::kMismatch, proof);
+}
+
+// What was received agrees with the seal; then the engine's own tensors are made of it.
+Status ReceiveSession::Prove(const ManifestSeal& seal) {
+  RETURN_IF_ERROR(verifier_->Check(terms_.offer.manifest, seal));
+  int slot = 0;
+  WeightVersion version;
+  {
+    MutexLock lock(mu_);
+    slot = *slot_;
+    version = version_;
+  }
+  ASSIGN_OR_RETURN(DigestsByRank derived,
+                   parts_.derived.Make(parts_.hooks, version, parts_.slots, slot, terms_.deadline));
+  MutexLock lock(mu_);
+  derived_ = std::move(derived);
+  return OkStatus();
 }
 
 void ReceiveSession::OnFlip(const Flip& flip) {
@@ -261,7 +278,7 @@ void ReceiveSession::OnFlip(const Flip& flip) {
     refused = NextState(state_, SessionEvent::kFlip).status();
     if (refused.ok()) {
       flipping_ = true;
-      staged = {.slot = *slot_, .version = version_, .held = verifier_->HeldByRank()};
+      staged = {.slot = *slot_, .version = version_, .held = {verifier_->HeldByRank(), derived_}};
     }
   }
   if (!refused.ok()) {

@@ -76,6 +76,7 @@ class ReceiveSession {
   void CountGood(const Bucket& bucket, std::uint32_t number) REQUIRES(mu_);
 
   void Verify(const ManifestSeal& seal) EXCLUDES(mu_);
+  Status Prove(const ManifestSeal& seal) EXCLUDES(mu_);
   void Commit(const FlipReport& report, HistoryEntry::Kind kind) EXCLUDES(mu_);
 
   // False, and nothing happens, when the state does not allow the event.
@@ -105,6 +106,7 @@ class ReceiveSession {
   TimePoint accepted_at_ GUARDED_BY(mu_);
   TimePoint last_bucket_at_ GUARDED_BY(mu_);
   double verify_ms_ GUARDED_BY(mu_) = 0;
+  DigestsByRank derived_ GUARDED_BY(mu_);  // once proven
 
   // Set before Accept is sent, so before any bucket comes.
   std::optional<Staging> staging_;

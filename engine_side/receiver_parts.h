@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/clock.h"
+#include "engine_side/derived_tensors.h"
 #include "engine_side/flip_gate.h"
 #include "engine_side/receive_plan.h"
 #include "engine_side/session_registry.h"
@@ -21,6 +22,8 @@ struct ReceiverParts {
   StatusBoard& board;
   SessionRegistry& registry;
   ReceivePlanCache& plans;
+  EngineHooks& hooks;
+  const DerivedTensors& derived;
 };
 
 }  // namespace bascule

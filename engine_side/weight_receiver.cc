@@ -31,7 +31,12 @@ Status CheckOptions(const WeightReceiverOptions& options) {
                                    fmt::format("max_credits={} most={}", options.max_credits, kMaxCredits));
   }
   RETURN_IF_ERROR(CheckLayout(options.layout));
-  for (const RankLayout& rank : options.layout.ranks) {
+  return OkStatus();
+}
+
+// Of all that a slot has memory for.
+Status CheckDense(const Layout& slot_layout) {
+  for (const RankLayout& rank : slot_layout.ranks) {
     for (const LocalTensor& tensor : rank.tensors) {
       if (tensor.stride.empty() || tensor.stride == RowMajorStride(tensor.shape)) continue;
       return Status::InvalidArgument("bad_layout", fmt::format("engine tensor {} is not dense", tensor.name));
@@ -41,25 +46,27 @@ Status CheckOptions(const WeightReceiverOptions& options) {
 }
 
 std::unique_ptr<InPlaceFlip> InPlaceOf(const WeightReceiverOptions& options, const ReceivePlan& engine_plan,
-                                       WeightSlots& slots) {
+                                       const DerivedTensors& derived, WeightSlots& slots) {
   if (options.flip == FlipMode::kShadow) return nullptr;
-  return std::make_unique<InPlaceFlip>(slots, engine_plan,
+  return std::make_unique<InPlaceFlip>(slots, engine_plan, derived,
                                        options.copier != nullptr ? *options.copier : HostBlockCopier(), *options.clock);
 }
 
 class Receiver final : public WeightReceiver {
  public:
-  Receiver(WeightReceiverOptions options, ReceivePlan engine_plan, std::unique_ptr<WeightSlots> slots,
-           EngineHooks& hooks)
+  Receiver(WeightReceiverOptions options, ReceivePlan engine_plan, DerivedTensors derived,
+           std::unique_ptr<WeightSlots> slots, EngineHooks& hooks)
       : options_(std::move(options)),
         engine_plan_(std::move(engine_plan)),
+        derived_(std::move(derived)),
         slots_(std::move(slots)),
-        in_place_(InPlaceOf(options_, engine_plan_, *slots_)),
+        in_place_(InPlaceOf(options_, engine_plan_, derived_, *slots_)),
         gate_(*slots_, hooks, *options_.clock, in_place_.get(), options_.stall_budget),
         board_(*slots_, *options_.clock),
         registry_(*slots_, *options_.clock),
         plans_(options_.layout),
-        parts_{options_, InstanceId::Mint(), *options_.clock, *slots_, gate_, board_, registry_, plans_} {}
+        parts_{options_, InstanceId::Mint(), *options_.clock, *slots_, gate_,
+               board_,   registry_,          plans_,          hooks,   derived_} {}
 
   ~Receiver() override {
     MutexLock lock(mu_);
@@ -92,7 +99,9 @@ class Receiver final : public WeightReceiver {
   Result<MemoryDigest> DigestLive() override {
     const WeightLease lease = slots_->AcquireLive();
     if (lease.empty()) return Status::FailedPrecondition("nothing_live", "no version is live yet");
-    return DigestLease(lease, options_.layout, engine_plan_);
+    const TensorMemory memory = [&](int engine_rank, int tensor) { return lease.Tensor(engine_rank, tensor); };
+    RETURN_IF_ERROR(derived_.Check(memory, slots_->HeldOf(lease).derived));
+    return DigestMemory(memory, options_.layout, engine_plan_);
   }
 
   void Require(const WeightVersion& version) override { board_.Require(version); }
@@ -107,6 +116,7 @@ class Receiver final : public WeightReceiver {
  private:
   const WeightReceiverOptions options_;
   const ReceivePlan engine_plan_;
+  const DerivedTensors derived_;
   const std::unique_ptr<WeightSlots> slots_;
   const std::unique_ptr<InPlaceFlip> in_place_;  // null for kShadow
   FlipGate gate_;
@@ -126,9 +136,11 @@ class Receiver final : public WeightReceiver {
 Result<std::unique_ptr<WeightReceiver>> WeightReceiver::Create(WeightReceiverOptions options, EngineHooks& hooks) {
   RETURN_IF_ERROR(CheckOptions(options));
   ASSIGN_OR_RETURN(ReceivePlan engine_plan, PlanOfEngine(options.layout));
-  ASSIGN_OR_RETURN(auto slots, WeightSlots::Create(options.layout, options.slot_count, *options.clock));
-  return std::unique_ptr<WeightReceiver>(
-      std::make_unique<Receiver>(std::move(options), std::move(engine_plan), std::move(slots), hooks));
+  ASSIGN_OR_RETURN(DerivedTensors derived, DerivedTensors::Create(options.layout, options.derived));
+  RETURN_IF_ERROR(CheckDense(derived.slot_layout()));
+  ASSIGN_OR_RETURN(auto slots, WeightSlots::Create(derived.slot_layout(), options.slot_count, *options.clock));
+  return std::unique_ptr<WeightReceiver>(std::make_unique<Receiver>(std::move(options), std::move(engine_plan),
+                                                                    std::move(derived), std::move(slots), hooks));
 }
 
 }  // namespace bascule

@@ -40,8 +40,11 @@
 namespace bascule {
 
 struct WeightReceiverOptions {
-  std::string model;                         // compared with the offer's when both are given
-  Layout layout;                             // what the ranks of this process hold; all engine ranks of the replica
+  std::string model;  // compared with the offer's when both are given
+  Layout layout;      // what the ranks of this process hold; all engine ranks of the replica
+  // Per engine rank, what EngineHooks::Finalize makes of each version; a lease shows these behind the rank's tensors.
+  // Empty: nothing. See engine_side/derived_tensors.h.
+  std::vector<std::vector<LocalTensor>> derived;
   std::vector<QuantizationFamily> families;  // of its tensors; an offer has the same
   int slot_count = 2;                        // 2, or (kShadow) 3 to keep a way back while the next version stages
   FlipMode flip = FlipMode::kShadow;
@@ -109,6 +112,7 @@ class WeightReceiver {
   // Replicas that differ from their owners are listed: the totals are the owners'.
   //
   // FailedPrecondition "nothing_live"
+  // DataLoss "digest_mismatch"  a derived tensor is not what Finalize made
   virtual Result<MemoryDigest> DigestLive() = 0;
 
   // The fleet has committed `version`: while it is not live this replica is not ready. It serves on, for whoever asks.

@@ -24,7 +24,7 @@ struct WeightSlots::Slot {
   std::vector<std::unique_ptr<DeviceBuffer>> buffers;      // per rank
   std::vector<std::vector<std::span<std::byte>>> tensors;  // per rank, per local tensor
   WeightVersion version;                                   // changes under mu_, while nobody leases the slot
-  HeldDigests held;                                        // likewise; empty where flips are not in place
+  HeldDigests held;                                        // likewise
   int leases = 0;                                          // under mu_
 };
 
@@ -196,6 +196,8 @@ Status WeightSlots::AwaitUnleasedLive(Deadline deadline) {
   if (leases() == 0 || clock_.WaitUntil(leases_changed_, mu_, deadline.point()) || leases() == 0) return OkStatus();
   return Status::FailedPrecondition("live_leased", fmt::format("leases={}, at the deadline", leases()));
 }
+
+const HeldDigests& WeightSlots::HeldOf(const WeightLease& lease) const { return at(lease.slot_).held; }
 
 std::optional<WeightVersion> WeightSlots::live() const {
   MutexLock lock(mu_);

@@ -25,8 +25,13 @@
 
 namespace bascule {
 
-// What every engine rank holds of a version, replicas included: digests by engine rank and logical tensor.
-using HeldDigests = std::vector<std::vector<TensorDigest>>;
+using DigestsByRank = std::vector<std::vector<TensorDigest>>;  // by engine rank and tensor
+
+// What every engine rank holds of a version.
+struct HeldDigests {
+  DigestsByRank received;  // of logical tensors, replicas included
+  DigestsByRank derived;   // of derived tensors
+};
 
 class WeightSlots {
  public:
@@ -53,7 +58,7 @@ class WeightSlots {
   // Gives a reserved slot back unflipped.
   void ReleaseShadow(int slot) EXCLUDES(mu_);
   // The reserved slot becomes live as `version`; the old live slot becomes the kept one. One exchange of two numbers.
-  // `held` need only be given for later flips in place.
+  // `held` need only be given for later flips in place and for HeldOf.
   void Flip(int slot, WeightVersion version, HeldDigests held = {}) EXCLUDES(mu_);
 
   // For flips in place: as Flip, but the slots keep their roles and `exchange` moves the bytes, so that addresses of
@@ -76,6 +81,9 @@ class WeightSlots {
   //
   // FailedPrecondition "no_kept_version"
   Result<WeightVersion> SwapKept() EXCLUDES(mu_);
+
+  // What the slot of a lease, which is not empty, held when it was flipped to.
+  const HeldDigests& HeldOf(const WeightLease& lease) const;
 
   std::optional<WeightVersion> live() const EXCLUDES(mu_);
   std::optional<WeightVersion> kept() const EXCLUDES(mu_);

@@ -27,6 +27,7 @@ constexpr std::array kFailures = {
     FailureReason{kFailedPrecondition, "families_differ",
                   "publisher and engine have other quantised weights, or under other schemes"},
     FailureReason{kAborted, "fenced", "a newer session of this publisher, or a takeover, replaced the session"},
+    FailureReason{kAborted, "finalize_failed", "the engine could not make its derived tensors of the version"},
     FailureReason{kFailedPrecondition, "flip_in_progress", "a flip or a rollback is under way"},
     FailureReason{kAborted, "flip_undone", "a flip in place failed half-way and was taken back"},
     FailureReason{kDeadlineExceeded, "group_incomplete", "a trainer rank did not enter the publish in time"},

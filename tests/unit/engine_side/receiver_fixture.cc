@@ -48,6 +48,10 @@ KvReport ScriptedHooks::InvalidateKv(const WeightVersion& version) {
   return KvReport{.recomputed = invalidated_.size(), .recompute_tokens = 10};
 }
 
+Status ScriptedHooks::Finalize(const StagedWeights& staged, Deadline /*deadline*/) {
+  return finalize ? finalize(staged) : OkStatus();
+}
+
 void ScriptedHooks::Hold() {
   MutexLock lock(mu_);
   held_ = true;

@@ -26,6 +26,7 @@ class ScriptedHooks final : public EngineHooks {
                                    Deadline deadline) override;
   bool Decoding() const override { return decoding; }
   KvReport InvalidateKv(const WeightVersion& live) override;
+  Status Finalize(const StagedWeights& staged, Deadline deadline) override;
 
   // No safe point comes until Resume.
   void Hold();
@@ -35,6 +36,8 @@ class ScriptedHooks final : public EngineHooks {
   int safe_points() const;  // that were over
   std::vector<WeightVersion> invalidated() const;
   std::atomic<bool> decoding = true;
+  // What Finalize does, set while no session is open; nothing: all is well.
+  std::function<Status(const StagedWeights&)> finalize;
   // Asked inside the critical section: what AcquireLive shows there.
   std::function<std::optional<WeightVersion>()> live;
   std::vector<std::optional<WeightVersion>> live_inside() const;
