@@ -1,9 +1,9 @@
 #include "engine_side/weight_receiver.h"
-#include "base/thread_priority.h"
 
 #include <set>
 
 #include "base/mutex.h"
+#include "base/thread_priority.h"
 #include "engine_side/connection.h"
 #include "engine_side/live_digest.h"
 #include "engine_side/receiver_parts.h"
@@ -30,8 +30,8 @@ Status CheckOptions(const WeightReceiverOptions& options) {
     return Status::InvalidArgument("bad_options",
                                    fmt::format("max_credits={} most={}", options.max_credits, kMaxCredits));
   }
-  RETURN_IF_ERROR(CheckLayout(options.layout));
-  return OkStatus();
+  RETURN_IF_ERROR(CheckCores(options.staging.cores));
+  return CheckLayout(options.layout);
 }
 
 // Of all that a slot has memory for.
@@ -42,7 +42,7 @@ Status CheckDense(const Layout& slot_layout) {
       return Status::InvalidArgument("bad_layout", fmt::format("engine tensor {} is not dense", tensor.name));
     }
   }
-  return CheckCores(options.staging.cores);
+  return OkStatus();
 }
 
 std::unique_ptr<InPlaceFlip> InPlaceOf(const WeightReceiverOptions& options, const ReceivePlan& engine_plan,
