@@ -58,6 +58,9 @@ Result<HelloReply> Connection::Answer(const Hello& hello) {
   }
   publisher_ = hello.publisher;
   RETURN_IF_ERROR(CheckModel(hello.model));
+  if (parts_.options.full_tensors_only && !HoldsFullTensors(hello.sender_layout)) {
+    return Status::FailedPrecondition("full_tensors_only", "the publisher's layout has parts of tensors");
+  }
   ASSIGN_OR_RETURN(plan_, parts_.plans.PlanFor(hello.sender_layout, hello.plan_options));
   HelloReply reply;
   reply.engine = parts_.engine;

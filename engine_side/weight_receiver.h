@@ -49,7 +49,8 @@ struct WeightReceiverOptions {
   int slot_count = 2;                        // 2, or (kShadow) 3 to keep a way back while the next version stages
   FlipMode flip = FlipMode::kShadow;
   StallBudget stall_budget;
-  BlockCopier* copier = nullptr;  // for kInPlace; borrowed, null: memcpy
+  BlockCopier* copier = nullptr;   // for kInPlace; borrowed, null: memcpy
+  bool full_tensors_only = false;  // from one sender, in the order of the layout; others are refused by that name
   StagingThreads staging;
   std::int32_t max_credits = 8;  // per route
   // Listeners of the transports this engine takes, best first. Borrowed: they outlive the receiver.

@@ -180,8 +180,8 @@ void PolicyRun::RollBackCanary(Replica& canary, const WeightVersion& previous, c
 void PolicyRun::Send(Replica& replica, const StopSignal& stop, FlipDecider* decider) const {
   VersionOffer own = terms_.offer;
   own.new_run = (own.new_run || known_run_) && replica.connection->live().run != own.run;
-  PublishSession session(*replica.connection, terms_.source, std::move(own), terms_.deadline, stop, terms_.on_sealed,
-                         decider);
+  const WeightSource& source = replica.gathered == nullptr ? terms_.source : *replica.gathered;
+  PublishSession session(*replica.connection, source, std::move(own), terms_.deadline, stop, terms_.on_sealed, decider);
   replica.sent = session.Run();
   if (!replica.Failed()) replica.state = ReplicaState::kCommitted;
 }

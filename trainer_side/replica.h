@@ -14,12 +14,15 @@ namespace bascule {
 
 struct Replica {
   std::unique_ptr<ReplicaConnection> connection;
+  bool gathers = false;                    // it gets full tensors, all of them from this rank
+  const WeightSource* gathered = nullptr;  // what it is sent then in the publish under way
   SendReport sent = {};
   ReplicaState state = ReplicaState::kAborted;
 
   const std::string& address() const { return connection->options().address; }
   bool Failed() const { return !sent.status.ok(); }
   void Begin() {
+    gathered = nullptr;
     sent = {};
     state = ReplicaState::kAborted;
   }

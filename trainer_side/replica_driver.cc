@@ -1,10 +1,12 @@
 #include "trainer_side/replica_driver.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "base/log.h"
 #include "device/host/host_memory.h"
+#include "trainer_side/gather/gathered_source.h"
 #include "trainer_side/group_report.h"
 #include "trainer_side/policy_run.h"
 
@@ -29,23 +31,39 @@ ReplicaDriver::ReplicaDriver(WeightPublisherOptions options, const TensorSource&
     leader_ = std::make_unique<GroupLeader>(options_.group.name, options_.group.world_size, source_.layout(),
                                             *options_.clock);
   }
-  const InstanceId publisher = InstanceId::Mint();
+  gathering_.emplace(GatheringOptions{.team = leader_.get(),
+                                      .listeners = options_.group.listeners,
+                                      .plan = PlanOptionsOf(/*gathers=*/true),
+                                      .credits = options_.credits,
+                                      .clock = options_.clock},
+                     plans_);
+  const bool gathers = options_.gather && (leader_ != nullptr || !HoldsFullTensors(source_.layout()));
   for (const std::string& address : options_.replicas) {
-    replicas_.push_back(
-        {.connection = std::make_unique<ReplicaConnection>(
-             ConnectionOptions{.address = address,
-                               .control = options_.control,
-                               .transports = options_.transports,
-                               .publisher = publisher,
-                               .model = options_.model,
-                               .plan = {.bucket_bytes = options_.bucket_bytes, .ignore = options_.ignore},
-                               .credits = options_.credits,
-                               .pacer = pacer_ ? &*pacer_ : nullptr,
-                               .team = leader_.get(),
-                               .connect_timeout = options_.connect_timeout,
-                               .clock = options_.clock},
-             plans_)});
+    replicas_.push_back({.connection = MakeConnection(address, gathers), .gathers = gathers});
   }
+}
+
+// Whoever sends full tensors needs no team for it: how these come together is its own affair.
+std::unique_ptr<ReplicaConnection> ReplicaDriver::MakeConnection(const std::string& address, bool gathers) {
+  return std::make_unique<ReplicaConnection>(ConnectionOptions{.address = address,
+                                                               .control = options_.control,
+                                                               .transports = options_.transports,
+                                                               .publisher = publisher_,
+                                                               .model = options_.model,
+                                                               .plan = PlanOptionsOf(gathers),
+                                                               .credits = options_.credits,
+                                                               .pacer = pacer_ ? &*pacer_ : nullptr,
+                                                               .team = gathers ? nullptr : leader_.get(),
+                                                               .connect_timeout = options_.connect_timeout,
+                                                               .clock = options_.clock},
+                                             plans_);
+}
+
+// A window of full tensors is as large as what a route has in flight, so that neither outweighs the other.
+PlanOptions ReplicaDriver::PlanOptionsOf(bool gathers) const {
+  return {.bucket_bytes = options_.bucket_bytes,
+          .ignore = options_.ignore,
+          .window_bytes = gathers ? options_.credits * options_.bucket_bytes : 0};
 }
 
 // Members that are still there hear what was said last.
@@ -56,9 +74,11 @@ ReplicaDriver::~ReplicaDriver() {
 PublishReport ReplicaDriver::Run(const PublishRequest& request, const WeightVersion& newest, PendingPublish& pending,
                                  Deadline deadline, const Cancellation& cancel) {
   for (Replica& replica : replicas_) replica.Begin();
-  GatherGroup(request, deadline, cancel);
+  gather_window_bytes_ = 0;
+  BeginRound(request, deadline, cancel);
   OpenReplicas(deadline, cancel);
   RefuseOtherTensors();
+  OpenGathering(deadline, cancel.token());
   SettleDecision();
   VersionOffer offer;
   if (Result<VersionOffer> chosen = ChooseVersion(request, newest); chosen.ok()) {
@@ -78,9 +98,9 @@ PublishReport ReplicaDriver::Run(const PublishRequest& request, const WeightVers
   return report;
 }
 
-void ReplicaDriver::GatherGroup(const PublishRequest& request, Deadline deadline, const Cancellation& cancel) {
+void ReplicaDriver::BeginRound(const PublishRequest& request, Deadline deadline, const Cancellation& cancel) {
   if (leader_ == nullptr) return;
-  Result<GroupLeader::Assembly> assembly = leader_->Gather(request.number, deadline, cancel.token());
+  Result<GroupLeader::Assembly> assembly = leader_->BeginRound(request.number, deadline, cancel.token());
   if (!assembly.ok()) {
     for (Replica& replica : replicas_) {
       replica.connection->Enter(SendPhase::kGroup);
@@ -92,13 +112,22 @@ void ReplicaDriver::GatherGroup(const PublishRequest& request, Deadline deadline
   if (!assembly->changed) return;
   // The routes of members that are new to it cannot be those that it has.
   for (Replica& replica : replicas_) replica.connection->Close();
+  gathering_->Close();
 }
 
 void ReplicaDriver::OpenReplicas(Deadline deadline, const Cancellation& cancel) {
   ForEach(Standing(), [&](Replica& replica) {
-    const Status opened = replica.connection->Open(layout(), deadline, cancel.token());
+    const Status opened = OpenReplica(replica, deadline, cancel.token());
     replica.Fail(StopSignal(cancel).Explain(opened));
   });
+}
+
+Status ReplicaDriver::OpenReplica(Replica& replica, Deadline deadline, const std::stop_token& stop) {
+  const Status opened = replica.connection->Open(replica.gathers ? FullLayout() : layout(), deadline, stop);
+  if (replica.gathers || opened.reason() != "full_tensors_only") return opened;
+  replica.gathers = true;
+  replica.connection = MakeConnection(replica.connection->options().address, /*gathers=*/true);
+  return replica.connection->Open(FullLayout(), deadline, stop);
 }
 
 void ReplicaDriver::RefuseOtherTensors() {
@@ -130,6 +159,15 @@ void ReplicaDriver::SettleDecision() {
     // One that cannot be told is found lost by its session.
     static_cast<void>(replica->connection->inbox().Send(Require{*committed_}));
   }
+}
+
+void ReplicaDriver::OpenGathering(Deadline deadline, const std::stop_token& stop) {
+  std::vector<Replica*> gathering = Standing();
+  std::erase_if(gathering, [](const Replica* replica) { return !replica->gathers; });
+  if (gathering.empty()) return;
+  const Status opened = gathering_->Open(layout(), gathering.front()->connection->plan().tensors, deadline, stop);
+  if (opened.ok()) return;
+  for (Replica* replica : gathering) replica->Fail(opened);
 }
 
 Result<VersionOffer> ReplicaDriver::ChooseVersion(const PublishRequest& request, const WeightVersion& newest) {
@@ -187,9 +225,9 @@ Status ReplicaDriver::TakeSnapshot() {
 
 void ReplicaDriver::SendToReplicas(const VersionOffer& offer, bool known_run, PendingPublish& pending,
                                    Deadline deadline, const Cancellation& cancel) {
-  const int standing = static_cast<int>(Standing().size());
-  pending.ExpectSealed(standing);
-  if (standing == 0) return;
+  const std::vector<Replica*> standing = Standing();
+  pending.ExpectSealed(static_cast<int>(standing.size()));
+  if (standing.empty()) return;
   const WeightSource* source = &source_;
   if (options_.snapshot == Snapshot::kHost) source = snapshot_.get();
   std::optional<RankSource> as_rank;
@@ -197,7 +235,14 @@ void ReplicaDriver::SendToReplicas(const VersionOffer& offer, bool known_run, Pe
     as_rank.emplace(*source, options_.group.rank, options_.group.world_size);
     source = &*as_rank;
   }
-  std::atomic<int> unsealed = standing;
+  std::deque<GatheredSource> gathered;
+  if (std::ranges::any_of(standing, &Replica::gathers)) {
+    TensorGatherer& gatherer = gathering_->Begin(*source, deadline);
+    for (Replica* replica : standing) {
+      if (replica->gathers) replica->gathered = &gathered.emplace_back(gatherer, FullLayout());
+    }
+  }
+  std::atomic<std::size_t> unsealed = standing.size();
   const auto on_sealed = [&] {
     pending.CountSealed();
     if (--unsealed == 0 && leader_ != nullptr) leader_->NotePacked();
@@ -213,6 +258,7 @@ void ReplicaDriver::SendToReplicas(const VersionOffer& offer, bool known_run, Pe
              .clock = *options_.clock},
             known_run)
       .Run(options_.policy);
+  if (!gathered.empty()) gather_window_bytes_ = gathering_->Finish();
 }
 
 // Under kEach a replica that lags is stale, which it shows; under the others the fleet is one.
@@ -226,6 +272,7 @@ void ReplicaDriver::NoteDecision() {
 PublishReport ReplicaDriver::Report(const VersionOffer& offer, const PendingPublish& pending) const {
   PublishReport report;
   report.version = {.run = offer.run, .number = offer.number, .digest = {}};
+  report.gather_window_bytes = gather_window_bytes_;
   report.packed_ms = pending.packed_ms();
   for (const Replica& replica : replicas_) {
     const SendReport& sent = replica.sent;

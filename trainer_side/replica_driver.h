@@ -13,6 +13,7 @@
 #include "bridge/send/plan_cache.h"
 #include "bridge/send/publish_session.h"
 #include "bridge/send/send_pacer.h"
+#include "trainer_side/gather/gathering.h"
 #include "trainer_side/publish_driver.h"
 #include "trainer_side/replica.h"
 #include "trainer_side/snapshot.h"
@@ -35,12 +36,14 @@ class ReplicaDriver final : public PublishDriver {
   ReplicaDriver(WeightPublisherOptions options, const TensorSource& source);
 
   // The phases of one publish.
-  void GatherGroup(const PublishRequest& request, Deadline deadline, const Cancellation& cancel);
+  void BeginRound(const PublishRequest& request, Deadline deadline, const Cancellation& cancel);
   void OpenReplicas(Deadline deadline, const Cancellation& cancel);
+  Status OpenReplica(Replica& replica, Deadline deadline, const std::stop_token& stop);
   // Notes what replicas say of the last decision, and tells those that have missed it.
   void SettleDecision();
   // Every replica of a publish takes the same tensors in the same types: a version is one set of bytes.
   void RefuseOtherTensors();
+  void OpenGathering(Deadline deadline, const std::stop_token& stop);
   Result<VersionOffer> ChooseVersion(const PublishRequest& request, const WeightVersion& newest);
   // The run that this publisher's versions are in; empty where it has published none.
   std::string KnownRun(const WeightVersion& newest) const;
@@ -51,17 +54,23 @@ class ReplicaDriver final : public PublishDriver {
   void NoteDecision();
   PublishReport Report(const VersionOffer& offer, const PendingPublish& pending) const;
 
+  std::unique_ptr<ReplicaConnection> MakeConnection(const std::string& address, bool gathers);
+  PlanOptions PlanOptionsOf(bool gathers) const;
+  Layout FullLayout() const { return PlainLayout(layout().tensors); }
   const Layout& layout() const { return group_layout_ == nullptr ? source_.layout() : *group_layout_; }
   void FailAll(const Status& why);
   std::vector<Replica*> Standing();  // those that have not failed
 
   const WeightPublisherOptions options_;
   const TensorSource& source_;
+  const InstanceId publisher_ = InstanceId::Mint();
   std::optional<SendPacer> pacer_;
   PlanCache plans_;
   std::unique_ptr<GroupLeader> leader_;         // null without a group
   std::shared_ptr<const Layout> group_layout_;  // of the last round; shared with the leader
   std::vector<Replica> replicas_;
+  std::optional<Gathering> gathering_;
+  std::int64_t gather_window_bytes_ = 0;  // of the publish
   std::unique_ptr<HostSnapshot> snapshot_;
   std::optional<WeightVersion> committed_;           // by the fleet as a whole; a replica without it is out of rotation
   std::uint64_t term_ = 1;                           // each takeover raises it

@@ -5,8 +5,9 @@
 //   handle->WaitPacked(deadline);      // tensors may change again; nothing of them is read any more
 //   handle->WaitCommitted(deadline);   // what every replica did
 //
-// Every trainer rank sends its own shards; nobody assembles a full tensor. A failed publish leaves the publisher
-// usable: the next Publish connects again.
+// Every trainer rank sends its own shards; nobody assembles a full tensor. But for an engine that takes full tensors
+// only, and where `gather` asks for it, rank 0 gathers them, a window of a few at a time, and alone sends. A failed
+// publish leaves the publisher usable: the next Publish connects again.
 //
 // The ranks are in this process, or in one process each: a *group*. Then every process makes a publisher of its own
 // rank and calls Publish for every version. Rank 0 leads: it alone has replicas and decides; what the others are told
@@ -52,6 +53,8 @@ struct TrainerGroup {
   std::string leader;           // address of rank 0; with port 0 it binds a free one: WeightPublisher::group_address
   std::string name;             // of the job: ranks of another are refused
   ControlHost* host = nullptr;  // borrowed; rank 0 listens with it
+  // Where rank 0 takes the slices of the others when it gathers, best first; borrowed. None: it cannot gather.
+  std::vector<TransportListener*> listeners;
 };
 
 struct WeightPublisherOptions {
@@ -73,6 +76,7 @@ struct WeightPublisherOptions {
   std::int32_t credits = 4;               // per route
   std::int64_t max_bytes_per_second = 0;  // of this process, to all replicas together; 0: as fast as it goes
   std::vector<std::string> ignore;        // logical names the engine need not know
+  bool gather = false;                    // full tensors for every replica, whatever it takes
   Duration connect_timeout = std::chrono::seconds(5);
   Duration deadline = std::chrono::seconds(60);  // of one publish, all phases
   Clock* clock = &Clock::Real();
@@ -103,6 +107,7 @@ struct PublishReport {
   WeightVersion version;        // with the digest that the senders computed
   std::int64_t bytes = 0;       // payload of one replica
   std::int64_t wire_bytes = 0;  // frames sent to all replicas, resends included
+  std::int64_t gather_window_bytes = 0;  // memory that full tensors took on this rank; 0: none were gathered
   double packed_ms = 0;
   std::vector<ReplicaReport> replicas;
   bool AllCommitted() const;

@@ -135,8 +135,8 @@ void GroupLeader::Dismiss(int rank, const Status& why) {
   changed_.NotifyAll();
 }
 
-Result<GroupLeader::Assembly> GroupLeader::Gather(std::optional<std::uint64_t> number, Deadline deadline,
-                                                  const std::stop_token& stop) {
+Result<GroupLeader::Assembly> GroupLeader::BeginRound(std::optional<std::uint64_t> number, Deadline deadline,
+                                                      const std::stop_token& stop) {
   std::stop_callback wake(stop, [this] {
     MutexLock lock(mu_);
     changed_.NotifyAll();

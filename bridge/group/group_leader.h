@@ -49,7 +49,7 @@ class GroupLeader final : public SenderTeam {
   // FailedPrecondition "version_differs"  a member wants to publish another number
   // InvalidArgument "bad_layout"          as MergeLayouts
   // Cancelled "cancelled"
-  Result<Assembly> Gather(std::optional<std::uint64_t> number, Deadline deadline, const std::stop_token& stop)
+  Result<Assembly> BeginRound(std::optional<std::uint64_t> number, Deadline deadline, const std::stop_token& stop)
       EXCLUDES(mu_);
   // All replicas of the round have sealed or failed: members may change their tensors.
   void NotePacked() EXCLUDES(mu_);

@@ -109,6 +109,10 @@ Status GroupMember::OnMessage(SessionMessage message, const RoundHooks& hooks) {
     const auto session = sessions_.find(missing->session);
     return session == sessions_.end() ? OkStatus() : session->second->SendAgain(missing->buckets);
   }
+  if (const auto* fetch = std::get_if<GroupFetch>(&message)) {
+    const auto session = sessions_.find(fetch->session);
+    return session == sessions_.end() ? OkStatus() : session->second->Fetch(*fetch);
+  }
   if (const auto* abort = std::get_if<Abort>(&message)) {
     if (abort->session == SessionId{}) {
       return abort->why.ok() ? Status::Cancelled("cancelled", "without a reason") : abort->why;
@@ -222,7 +226,8 @@ void GroupMember::EndSession(SessionId session) {
 
 Status GroupMember::TellNews() {
   for (const auto& [id, session] : sessions_) {
-    if (session->has_news()) RETURN_IF_ERROR(inbox_->Send(session->TakeNews()));
+    if (!session->has_news()) continue;
+    if (const auto news = session->TakeNews()) RETURN_IF_ERROR(inbox_->Send(*news));
   }
   return OkStatus();
 }

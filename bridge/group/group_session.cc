@@ -37,10 +37,11 @@ void GroupSession::SendAll() {
                         .endpoint = terms_.endpoint,
                         .frame_bytes = terms_.frame_bytes,
                         .credits = terms_.credits,
-                        .time_left = terms_.deadline.Left(clock_)};
+                        .time_left = terms_.deadline.Left(clock_),
+                        .on_request = terms_.on_request};
   const std::vector<int> members = SendingMembers(plan_);
-  running_ = static_cast<int>(members.size());
-  for (const int rank : members) Ask(rank, order);
+  if (!terms_.on_request) running_ = static_cast<int>(members.size());
+  for (const int rank : members) terms_.on_request ? Tell(rank, order) : Ask(rank, order);
 }
 
 void GroupSession::SendAgain(std::span<const std::uint32_t> buckets) {
@@ -53,12 +54,31 @@ void GroupSession::SendAgain(std::span<const std::uint32_t> buckets) {
   for (auto& [rank, own] : of_rank) Ask(rank, Missing{.session = terms_.session, .buckets = std::move(own)});
 }
 
+void GroupSession::Fetch(std::uint32_t first_bucket, std::uint32_t bucket_count) {
+  std::set<int> ranks;
+  for (const Bucket& bucket : std::span(plan_.buckets).subspan(first_bucket, bucket_count)) {
+    ranks.insert(plan_.routes[static_cast<std::size_t>(bucket.route)].sender_rank);
+  }
+  ranks.erase(kLeaderRank);
+  for (const int rank : ranks) Tell(rank, GroupFetch{terms_.session, first_bucket, bucket_count});
+}
+
+void GroupSession::EndFetching() {
+  const std::vector<int> members = SendingMembers(plan_);
+  running_ = static_cast<int>(members.size());
+  for (const int rank : members) Ask(rank, GroupFetch{.session = terms_.session});
+}
+
+void GroupSession::Tell(int rank, const SessionMessage& message) {
+  if (const Status sent = send_to_(rank, message); !sent.ok()) OnFailed(rank, sent);
+}
+
 void GroupSession::Ask(int rank, const SessionMessage& message) {
   {
     MutexLock lock(mu_);
     shares_.at(rank).running = true;
   }
-  if (const Status sent = send_to_(rank, message); !sent.ok()) OnFailed(rank, sent);
+  Tell(rank, message);
 }
 
 Status GroupSession::failure() const {

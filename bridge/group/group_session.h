@@ -35,6 +35,8 @@ class GroupSession final : public TeamSession {
 
   void SendAll() override EXCLUDES(mu_);
   void SendAgain(std::span<const std::uint32_t> buckets) override EXCLUDES(mu_);
+  void Fetch(std::uint32_t first_bucket, std::uint32_t bucket_count) override EXCLUDES(mu_);
+  void EndFetching() override EXCLUDES(mu_);
   bool finished() const override { return running_ == 0 || failed_; }
   bool failed() const override { return failed_; }
   Status failure() const override EXCLUDES(mu_);
@@ -54,6 +56,8 @@ class GroupSession final : public TeamSession {
     std::vector<TensorDigest> totals;
     std::int64_t wire_bytes = 0;
   };
+  // Sends what needs no answer, or what has one.
+  void Tell(int rank, const SessionMessage& message) EXCLUDES(mu_);
   void Ask(int rank, const SessionMessage& message) EXCLUDES(mu_);
 
   const Plan& plan_;

@@ -1,8 +1,14 @@
 #include "bridge/group/member_session.h"
 
+#include <numeric>
 #include <utility>
 
 namespace bascule {
+namespace {
+
+constexpr std::size_t kFetchedMax = 16;
+
+}  // namespace
 
 MemberSession::MemberSession(MemberConnection& connection, const WeightSource& source, const GroupSend& terms,
                              TransportDialer& dialer, SendPacer* pacer, Clock& clock, std::function<void()> on_news)
@@ -12,23 +18,41 @@ MemberSession::MemberSession(MemberConnection& connection, const WeightSource& s
       dialer_(dialer),
       on_news_(std::move(on_news)),
       packer_(*connection.plan, source),
-      pacer_(pacer),
-      worker_("member-session", [this](std::stop_token) { Run(std::nullopt); }) {}
+      pacer_(pacer) {
+  Start([this] {
+    RETURN_IF_ERROR(Open());
+    return terms_.on_request ? OkStatus() : SendAll();
+  });
+}
 
 MemberSession::~MemberSession() {
   if (!idle()) Cancel();
   worker_.Join();
 }
 
-SessionMessage MemberSession::TakeNews() {
+void MemberSession::Start(std::function<Status()> work) {
+  worker_ = Worker("member-session", [this, work = std::move(work)](std::stop_token) {
+    status_ = cancelled_ ? Status::Cancelled("cancelled") : work();
+    has_news_ = true;
+    on_news_();
+  });
+}
+
+std::optional<SessionMessage> MemberSession::TakeNews() {
   worker_.Join();
   has_news_ = false;
   if (!status_.ok()) return Abort{terms_.session, status_};
+  if (!terms_.on_request || all_fetched_) return Sent();
+  if (!fetched_.empty()) StartFetched();
+  return std::nullopt;
+}
+
+SessionMessage MemberSession::Sent() const {
   return GroupSent{.session = terms_.session, .totals = pipeline_->Totals(), .wire_bytes = pipeline_->wire_bytes()};
 }
 
 Status MemberSession::SendAgain(const std::vector<std::uint32_t>& buckets) {
-  if (!idle() || !status_.ok()) {
+  if (!idle() || !status_.ok() || terms_.on_request) {
     return Status::InvalidArgument("unexpected_message", "Missing before GroupSent");
   }
   const Plan& plan = packer_.plan();
@@ -39,8 +63,36 @@ Status MemberSession::SendAgain(const std::vector<std::uint32_t>& buckets) {
     }
     return Status::DataLoss("bad_message", fmt::format("bucket={} is not of this trainer rank", bucket));
   }
-  worker_ = Worker("member-session", [this, buckets](std::stop_token) { Run(buckets); });
+  Start([this, buckets] {
+    pipeline_->SendAgain(buckets);
+    return pipeline_->Finish();
+  });
   return OkStatus();
+}
+
+Status MemberSession::Fetch(const GroupFetch& fetch) {
+  if (!terms_.on_request)
+    return Status::InvalidArgument("unexpected_message", "GroupFetch of a session that sends all");
+  const std::size_t planned = packer_.plan().buckets.size();
+  if (fetch.first_bucket > planned || fetch.bucket_count > planned - fetch.first_bucket) {
+    return Status::DataLoss("bad_message", fmt::format("GroupFetch of {} buckets from {} on, the plan has {}",
+                                                       fetch.bucket_count, fetch.first_bucket, planned));
+  }
+  if (fetched_.size() >= kFetchedMax) return Status::DataLoss("bad_message", "GroupFetch before others have come");
+  fetched_.push_back(fetch);
+  if (idle() && status_.ok()) StartFetched();
+  return OkStatus();
+}
+
+void MemberSession::StartFetched() {
+  all_fetched_ = fetched_.front().bucket_count == 0;
+  std::vector<std::uint32_t> buckets(fetched_.front().bucket_count);
+  std::iota(buckets.begin(), buckets.end(), fetched_.front().first_bucket);
+  fetched_.pop_front();
+  Start([this, buckets = std::move(buckets)] {
+    pipeline_->Send(buckets);
+    return pipeline_->Finish();
+  });
 }
 
 void MemberSession::Cancel() {
@@ -49,20 +101,16 @@ void MemberSession::Cancel() {
   if (pipeline_) pipeline_->Cancel();
 }
 
-void MemberSession::Run(const std::optional<std::vector<std::uint32_t>>& again) {
-  status_ = Send(again);
-  has_news_ = true;
-  on_news_();
+Status MemberSession::Open() {
+  RETURN_IF_ERROR(OpenRoutes());
+  MutexLock lock(mu_);
+  pipeline_.emplace(packer_, connection_.routes, terms_.session, deadline_, pacer_, [] {});
+  return OkStatus();
 }
 
-Status MemberSession::Send(const std::optional<std::vector<std::uint32_t>>& again) {
-  if (!again) {
-    RETURN_IF_ERROR(OpenRoutes());
-    MutexLock lock(mu_);
-    pipeline_.emplace(packer_, connection_.routes, terms_.session, deadline_, pacer_, [] {});
-  }
+Status MemberSession::SendAll() {
   if (cancelled_) return Status::Cancelled("cancelled");
-  again ? pipeline_->SendAgain(*again) : pipeline_->SendAll();
+  pipeline_->SendAll();
   return pipeline_->Finish();
 }
 

@@ -1,8 +1,10 @@
-// A member's share of one session: opens its routes, sends its buckets, sends again what is asked for.
+// A member's share of one session: opens its routes, sends its buckets, sends again what is asked for. Of a session on
+// request it sends what is fetched, portion by portion.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -40,19 +42,26 @@ class MemberSession {
   bool idle() const { return !worker_.joinable(); }
   // The buckets that were begun are acknowledged, or there is a failure.
   bool has_news() const { return has_news_; }
-  // GroupSent or Abort, once for every piece of news. Nothing of the source is read any more before SendAgain.
-  SessionMessage TakeNews();
+  // GroupSent or Abort, once for every piece of news. Nothing of the source is read any more before SendAgain. Of a
+  // session on request nothing before all is fetched; what was fetched meanwhile is begun.
+  std::optional<SessionMessage> TakeNews();
   // InvalidArgument "unexpected_message"  while buckets are under way
   // DataLoss "bad_message"                a bucket that is not this rank's
   Status SendAgain(const std::vector<std::uint32_t>& buckets);
+  // InvalidArgument "unexpected_message"  not a session on request
+  // DataLoss "bad_message"                buckets outside the plan
+  Status Fetch(const GroupFetch& fetch);
   void Cancel();
   std::uint64_t connection() const { return terms_.connection; }
 
  private:
+  // Starts a thread that does `work` and then has news.
+  void Start(std::function<Status()> work);
+  Status Open() EXCLUDES(mu_);
   Status OpenRoutes();
-  // On a thread of its own.
-  void Run(const std::optional<std::vector<std::uint32_t>>& again) EXCLUDES(mu_);
-  Status Send(const std::optional<std::vector<std::uint32_t>>& again);
+  Status SendAll();
+  void StartFetched();
+  SessionMessage Sent() const;
 
   MemberConnection& connection_;
   const GroupSend terms_;
@@ -60,6 +69,8 @@ class MemberSession {
   TransportDialer& dialer_;
   const std::function<void()> on_news_;
   const BucketPacker packer_;
+  std::deque<GroupFetch> fetched_;  // not begun
+  bool all_fetched_ = false;
   std::atomic<bool> has_news_ = false;
   std::atomic<bool> cancelled_ = false;
   Status status_;  // of the thread that runs; of the owner once there is news

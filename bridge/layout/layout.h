@@ -91,5 +91,7 @@ Hash256 LayoutDigest(const Layout& layout);
 
 // A layout with one rank that holds every tensor whole under its logical name: a plain trainer, a checkpoint.
 Layout PlainLayout(std::vector<TensorSpec> tensors);
+// True when one rank holds every tensor, each as a row of its own that is the whole of it.
+bool HoldsFullTensors(const Layout& layout);
 
 }  // namespace bascule

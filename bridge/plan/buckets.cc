@@ -53,13 +53,17 @@ struct OrderedBucket {
 }  // namespace
 
 BucketFiller::BucketFiller(std::vector<Route> routes, std::int64_t bucket_bytes)
-    : routes_(std::move(routes)), bucket_bytes_(bucket_bytes), buckets_(routes_.size()), last_row_(routes_.size()) {}
+    : routes_(std::move(routes)),
+      bucket_bytes_(bucket_bytes),
+      buckets_(routes_.size()),
+      last_row_(routes_.size()),
+      closed_(routes_.size(), true) {}
 
 void BucketFiller::Add(const Route& route, std::int32_t engine_row, Slice slice) {
   const auto index = static_cast<std::size_t>(std::ranges::lower_bound(routes_, route) - routes_.begin());
   std::vector<Bucket>& buckets = buckets_[index];
   payload_bytes_ += slice.payload_bytes;
-  const bool same_row = !buckets.empty() && last_row_[index] == engine_row;
+  const bool same_row = !closed_[index] && last_row_[index] == engine_row;
   last_row_[index] = engine_row;
   if (same_row && buckets.back().payload_bytes + slice.payload_bytes <= bucket_bytes_) {
     Bucket& last = buckets.back();
@@ -69,9 +73,12 @@ void BucketFiller::Add(const Route& route, std::int32_t engine_row, Slice slice)
       return;
     }
   }
-  if (buckets.empty()) buckets.push_back({.route = static_cast<std::int32_t>(index), .slices = {}, .payload_bytes = 0});
+  if (closed_[index]) buckets.push_back({.route = static_cast<std::int32_t>(index), .slices = {}, .payload_bytes = 0});
+  closed_[index] = false;
   AddBehind(buckets, std::move(slice));
 }
+
+void BucketFiller::CloseBuckets() { closed_.assign(routes_.size(), true); }
 
 void BucketFiller::AddBehind(std::vector<Bucket>& buckets, Slice slice) const {
   std::int64_t offset = RoundUp(buckets.back().payload_bytes, kSliceAlignment);

@@ -20,6 +20,9 @@ class BucketFiller {
   // room.
   void Add(const Route& route, std::int32_t engine_row, Slice slice);
 
+  // What comes from here on shares no bucket with what came before.
+  void CloseBuckets();
+
   // Sets routes, buckets and payload_bytes. Buckets are in the engine's tensor order; those that begin with the same
   // tensor alternate between routes.
   void MoveInto(Plan& plan);
@@ -31,6 +34,7 @@ class BucketFiller {
   const std::int64_t bucket_bytes_;
   std::vector<std::vector<Bucket>> buckets_;  // per route
   std::vector<std::int32_t> last_row_;        // of the engine rank, per route
+  std::vector<bool> closed_;                  // the last bucket, per route
   std::int64_t payload_bytes_ = 0;
 };
 

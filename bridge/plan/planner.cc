@@ -28,6 +28,9 @@ Status CheckInput(const Layout& sender, const Layout& engine, const PlanOptions&
     return Status::InvalidArgument("bad_layout", fmt::format("bucket_bytes={}, at least {} and a multiple of {}",
                                                              options.bucket_bytes, kBucketBytesMin, kSliceAlignment));
   }
+  if (options.window_bytes < 0) {
+    return Status::InvalidArgument("bad_layout", fmt::format("window_bytes={}", options.window_bytes));
+  }
   return OkStatus();
 }
 
@@ -102,15 +105,19 @@ std::vector<Route> RoutesOf(const Slicing& slicing, const std::vector<RowRef>& s
   return routes;
 }
 
-void FillBuckets(const Slicing& slicing, const Layout& sender, const Layout& engine, std::int64_t bucket_bytes,
+void FillBuckets(const Slicing& slicing, const Layout& sender, const Layout& engine, const PlanOptions& options,
                  Plan& plan) {
   const bool alike = sender == engine;
   const std::vector<RowRef> senders = alike ? TakeFromTwins(slicing) : BalanceSenders(slicing, sender.ranks.size());
-  BucketFiller filler(RoutesOf(slicing, senders), bucket_bytes);
+  const std::vector<std::int32_t> windows = WindowsOf(engine.tensors, options.window_bytes);
+  std::int32_t window = 0;
+  BucketFiller filler(RoutesOf(slicing, senders), options.bucket_bytes);
   for (const Run& run : slicing.runs) {
+    const auto tensor = static_cast<std::size_t>(run.tensor);
+    if (windows[tensor] != window) filler.CloseBuckets();
+    window = windows[tensor];
     std::size_t part = run.first_part;
-    for (const Box& box :
-         PartsOf(run.logical_box, engine.tensors[static_cast<std::size_t>(run.tensor)].dtype, bucket_bytes)) {
+    for (const Box& box : PartsOf(run.logical_box, engine.tensors[tensor].dtype, options.bucket_bytes)) {
       const RowRef& from = senders[part];
       part += run.part_step;
       filler.Add({from.rank, run.engine.rank}, run.engine.row, SliceOf(run, box, from, sender, engine));
@@ -121,6 +128,18 @@ void FillBuckets(const Slicing& slicing, const Layout& sender, const Layout& eng
 
 }  // namespace
 
+std::vector<std::int32_t> WindowsOf(const std::vector<TensorSpec>& tensors, std::int64_t window_bytes) {
+  std::vector<std::int32_t> windows(tensors.size());
+  std::int64_t bytes = 0;  // of the last window
+  for (std::size_t t = 1; t < tensors.size() && window_bytes > 0; ++t) {
+    bytes += tensors[t - 1].Bytes();
+    const bool has_room = tensors[t].Bytes() <= window_bytes - bytes;
+    windows[t] = windows[t - 1] + (has_room ? 0 : 1);
+    if (!has_room) bytes = 0;
+  }
+  return windows;
+}
+
 Result<Plan> MakePlan(const Layout& sender, const Layout& engine, const PlanOptions& options) {
   RETURN_IF_ERROR(CheckInput(sender, engine, options));
   ASSIGN_OR_RETURN(NameMatch match, MatchNames(sender.tensors, engine.tensors, options.ignore));
@@ -128,7 +147,7 @@ Result<Plan> MakePlan(const Layout& sender, const Layout& engine, const PlanOpti
   ASSIGN_OR_RETURN(const Slicing slicing, SliceTensors(sender, engine, match, options.bucket_bytes));
   Plan plan;
   plan.tensors = engine.tensors;
-  FillBuckets(slicing, sender, engine, options.bucket_bytes, plan);
+  FillBuckets(slicing, sender, engine, options, plan);
   plan.names = std::move(match.names);
   RETURN_IF_ERROR(ProveCoverage(plan, engine));
   plan.sender_layout = LayoutDigest(sender);

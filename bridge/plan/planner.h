@@ -19,6 +19,8 @@ namespace bascule {
 struct PlanOptions {
   std::int64_t bucket_bytes = 2 << 20;  // most payload bytes in a bucket; at least 4096, a multiple of 64
   std::vector<std::string> ignore;      // patterns of logical names the engine need not know: '*' matches any text
+  // Above 0: tensors are taken in windows (WindowsOf), one after another, and no bucket has parts of two.
+  std::int64_t window_bytes = 0;
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
 
@@ -38,6 +40,9 @@ struct PlanOptions {
 //                                         no engine rank takes: tensor, rank, box
 // FailedPrecondition "covered_twice"      an engine element that two rows write: tensor, rank, box
 Result<Plan> MakePlan(const Layout& sender, const Layout& engine, const PlanOptions& options);
+
+// The window of each tensor: neighbours share one while they have at most `window_bytes` together. 0: all in one.
+std::vector<std::int32_t> WindowsOf(const std::vector<TensorSpec>& tensors, std::int64_t window_bytes);
 
 // The four sets alone, also where they do not let a plan be made.
 NameSets CompareNames(const std::vector<TensorSpec>& sender, const std::vector<TensorSpec>& engine,

@@ -157,8 +157,11 @@ Status PublishSession::SealAndVerify(SessionSending& sending) {
 Status PublishSession::SendSeal(const SessionSending& sending) {
   std::vector<TensorDigest> totals = sending.Totals();
   for (std::size_t t = 0; t < totals.size(); ++t) {
-    const auto recorded = offer_.recorded.find(connection_.plan().tensors[t].name);
-    if (recorded != offer_.recorded.end()) totals[t] = recorded->second;
+    const TensorSpec& tensor = connection_.plan().tensors[t];
+    totals[t] = packer_.source().HoldersDigest(tensor).value_or(totals[t]);
+    if (const auto recorded = offer_.recorded.find(tensor.name); recorded != offer_.recorded.end()) {
+      totals[t] = recorded->second;
+    }
   }
   ManifestSeal seal{.digests = {}, .version_digest = VersionDigestOf(connection_.plan().tensors, totals)};
   for (const std::size_t tensor : by_name_) seal.digests.push_back(totals[tensor]);

@@ -28,8 +28,10 @@ SendPipeline::~SendPipeline() {
 void SendPipeline::SendAll() {
   std::vector<std::uint32_t> buckets(plan_.buckets.size());
   std::iota(buckets.begin(), buckets.end(), 0U);
-  Start(buckets, /*attempt=*/0);
+  Send(buckets);
 }
+
+void SendPipeline::Send(std::span<const std::uint32_t> buckets) { Start(buckets, /*attempt=*/0); }
 
 void SendPipeline::SendAgain(std::span<const std::uint32_t> buckets) { Start(buckets, /*attempt=*/1); }
 
@@ -75,6 +77,7 @@ Status SendPipeline::Finish() {
 
 void SendPipeline::Cancel() {
   stop_.request_stop();
+  packer_.source().StopReading();
   for (const auto& sender : routes_) {
     if (sender != nullptr) sender->Cancel();
   }

@@ -36,9 +36,10 @@ class SendPipeline {
                Deadline deadline, SendPacer* pacer, std::function<void()> on_finished);
   ~SendPipeline();  // cancels and joins
 
-  // Begins to send every bucket that the packer's source holds, or those of them that are named, once more. Wait for
+  // Begins to send every bucket that the packer's source holds; those of them that are named; these once more. Wait for
   // `finished`, then call Finish.
   void SendAll();
+  void Send(std::span<const std::uint32_t> buckets);
   void SendAgain(std::span<const std::uint32_t> buckets);
 
   bool finished() const { return running_ == 0; }

@@ -36,6 +36,7 @@ struct TeamSessionTerms {
   std::int64_t frame_bytes = 0;
   std::int32_t credits = 0;
   Deadline deadline;
+  bool on_request = false;  // nothing is sent before it is fetched
 };
 
 // What the team does in one session. Thread-safety: confined to the session's thread, but finished and failed.
@@ -46,6 +47,10 @@ class TeamSession {
   // Has every process send its buckets of the plan, or those named that are its own, once more.
   virtual void SendAll() = 0;
   virtual void SendAgain(std::span<const std::uint32_t> buckets) = 0;
+  // Of a session on request, which SendAll only begins: has the processes send those buckets that are theirs; has them
+  // finish.
+  virtual void Fetch(std::uint32_t first_bucket, std::uint32_t bucket_count) = 0;
+  virtual void EndFetching() = 0;
 
   // Every process has said that its buckets are acknowledged, or one has failed.
   virtual bool finished() const = 0;

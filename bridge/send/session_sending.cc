@@ -14,7 +14,8 @@ constexpr std::array<std::string_view, 5> kSaidByRoutes = {"peer_lost", "peer_un
 
 SessionSending::SessionSending(const BucketPacker& packer, ReplicaConnection& connection, SessionId session,
                                Deadline deadline)
-    : pipeline_(packer, connection.routes(), session, deadline, connection.options().pacer,
+    : source_(packer.source()),
+      pipeline_(packer, connection.routes(), session, deadline, connection.options().pacer,
                 [&connection] { connection.inbox().Wake(); }),
       team_(connection.BeginTeamSession(session, deadline)) {}
 

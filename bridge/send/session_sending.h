@@ -41,8 +41,8 @@ class SessionSending {
   // After Finish: what failed knows why by itself; no engine can explain it.
   bool explains_itself() const;
   Status team_failure() const { return team_->failure(); }
-  // "trainer ranks 2, 5": who of the team has not finished. Empty where nobody is waited for.
-  std::string Unfinished() const { return team_ == nullptr ? "" : team_->Unfinished(); }
+  // "trainer ranks 2, 5": who has not finished of the team, or of those that the source reads from. Empty: nobody.
+  std::string Unfinished() const { return team_ == nullptr ? source_.WaitsFor() : team_->Unfinished(); }
   void Cancel() { pipeline_.Cancel(); }
   // The session has failed: so it ends for the team.
   void End(const Status& why);
@@ -52,6 +52,7 @@ class SessionSending {
   std::int64_t wire_bytes() const;
 
  private:
+  const WeightSource& source_;
   SendPipeline pipeline_;
   const std::unique_ptr<TeamSession> team_;  // null without a team
 };

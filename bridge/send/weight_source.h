@@ -4,12 +4,15 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "bridge/layout/layout.h"
 #include "bridge/send/box_reader.h"
+#include "kernels/digest.h"
 
 namespace bascule {
 
@@ -30,6 +33,18 @@ class WeightSource {
   // Advice: whoever reads has `memory`, a part of a local tensor, behind it. A source that maps files lets go of the
   // pages; they come back when they are read again.
   virtual void Release(std::span<const std::byte> memory) const { static_cast<void>(memory); }
+
+  // Of a source that has its bytes from other processes while they are read:
+  //
+  // The digest of `tensor`, in its wire type, that those who hold it have made of it; known once all of it was read.
+  virtual std::optional<TensorDigest> HoldersDigest(const TensorSpec& tensor) const {
+    static_cast<void>(tensor);
+    return std::nullopt;
+  }
+  // "trainer rank 2": who is waited for now. Empty: nobody.
+  virtual std::string WaitsFor() const { return ""; }
+  // Whoever reads gives up: reads that wait end, and later ones fail, with Cancelled "cancelled". Any thread.
+  virtual void StopReading() const {}
 };
 
 }  // namespace bascule

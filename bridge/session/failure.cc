@@ -30,6 +30,8 @@ constexpr std::array kFailures = {
     FailureReason{kAborted, "finalize_failed", "the engine could not make its derived tensors of the version"},
     FailureReason{kFailedPrecondition, "flip_in_progress", "a flip or a rollback is under way"},
     FailureReason{kAborted, "flip_undone", "a flip in place failed half-way and was taken back"},
+    FailureReason{kFailedPrecondition, "full_tensors_only",
+                  "the engine takes full tensors from one sender, not parts of them"},
     FailureReason{kDeadlineExceeded, "group_incomplete", "a trainer rank did not enter the publish in time"},
     FailureReason{kFailedPrecondition, "live_leased",
                   "somebody reads the live weights, which a flip in place would write"},

@@ -77,6 +77,15 @@ struct GroupSend {
   std::int64_t frame_bytes = 0;
   std::int32_t credits = 0;
   Duration time_left{};
+  bool on_request = false;  // the leader gathers full tensors: open your routes, and send what GroupFetch names
+};
+
+// Leader -> member, in a session that is on request: send those of these buckets that are yours. One of no buckets is
+// the last, and answered by GroupSent once everything is acknowledged.
+struct GroupFetch {
+  SessionId session;
+  std::uint32_t first_bucket = 0;
+  std::uint32_t bucket_count = 0;
 };
 
 // Member -> leader: every bucket of mine that you asked for is acknowledged.

@@ -128,9 +128,10 @@ struct RolledBack {
   FlipReport report;
 };
 
-using SessionMessage = std::variant<Hello, HelloReply, Offer, Accept, Seal, Missing, Ready, Flip, Committed, Abort,
-                                    GroupJoin, GroupWelcome, GroupEnter, GroupLayout, GroupPlan, GroupPlanned,
-                                    GroupSend, GroupSent, GroupPacked, GroupOutcome, Require, RollBack, RolledBack>;
+using SessionMessage =
+    std::variant<Hello, HelloReply, Offer, Accept, Seal, Missing, Ready, Flip, Committed, Abort, GroupJoin,
+                 GroupWelcome, GroupEnter, GroupLayout, GroupPlan, GroupPlanned, GroupSend, GroupFetch, GroupSent,
+                 GroupPacked, GroupOutcome, Require, RollBack, RolledBack>;
 std::string_view MessageName(const SessionMessage& message);  // "Offer"
 
 }  // namespace bascule

@@ -150,6 +150,7 @@ void Encode(const GroupSend& send, v1::SessionMessage& message) {
   proto->set_frame_bytes(send.frame_bytes);
   proto->set_credits(send.credits);
   proto->set_time_left_us(MicrosecondsOf(send.time_left));
+  proto->set_on_request(send.on_request);
 }
 
 Result<SessionMessage> Decode(const v1::GroupSend& proto) {
@@ -160,7 +161,19 @@ Result<SessionMessage> Decode(const v1::GroupSend& proto) {
   send.frame_bytes = proto.frame_bytes();
   send.credits = proto.credits();
   ASSIGN_OR_RETURN(send.time_left, TimeLeftFromProto("send.time_left_us", proto.time_left_us()));
+  send.on_request = proto.on_request();
   return SessionMessage(std::move(send));
+}
+
+void Encode(const GroupFetch& fetch, v1::SessionMessage& message) {
+  v1::GroupFetch* proto = message.mutable_group_fetch();
+  proto->set_session(fetch.session.value);
+  proto->set_first_bucket(fetch.first_bucket);
+  proto->set_bucket_count(fetch.bucket_count);
+}
+
+Result<SessionMessage> Decode(const v1::GroupFetch& proto) {
+  return SessionMessage(GroupFetch{SessionId{proto.session()}, proto.first_bucket(), proto.bucket_count()});
 }
 
 void Encode(const GroupSent& sent, v1::SessionMessage& message) {

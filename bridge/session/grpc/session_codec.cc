@@ -271,6 +271,8 @@ Result<SessionMessage> DecodeSessionMessage(std::string_view bytes) {
       return Decode(proto.group_planned());
     case v1::SessionMessage::kGroupSend:
       return Decode(proto.group_send());
+    case v1::SessionMessage::kGroupFetch:
+      return Decode(proto.group_fetch());
     case v1::SessionMessage::kGroupSent:
       return Decode(proto.group_sent());
     case v1::SessionMessage::kGroupPacked:

@@ -64,9 +64,10 @@ std::vector<SessionMessage> OneMessageOfEach() {
       GroupWelcome{InstanceId{12}, 5},
       GroupEnter{6, 17},
       GroupLayout{SampleLayout()},
-      GroupPlan{"engine:1", 9, SampleLayout(), {4096, {"*.bias"}}, SampleHash(6), {{TransportKind::kShm, "/p"}}},
+      GroupPlan{"engine:1", 9, SampleLayout(), {4096, {"*.bias"}, 1 << 20}, SampleHash(6), {{TransportKind::kShm, "/p"}}},
       GroupPlanned{9, Status::FailedPrecondition("plan_mismatch", "x"), {TransportKind::kGrpc, TransportKind::kShm}},
-      GroupSend{SessionId{8}, 9, {TransportKind::kGrpc, "h:1"}, 8192, 4, std::chrono::microseconds(77)},
+      GroupSend{SessionId{8}, 9, {TransportKind::kGrpc, "h:1"}, 8192, 4, std::chrono::microseconds(77), true},
+      GroupFetch{SessionId{8}, 5, 6},
       GroupSent{SessionId{8}, {TensorDigest{{1, 2, 3, 4}}, TensorDigest{}}, 1 << 20},
       GroupPacked{6},
       GroupOutcome{

@@ -166,6 +166,10 @@ bool ScriptedEngine::Misbehaves(EngineStep step, Connection& connection) {
 
 bool ScriptedEngine::OnHello(Connection& connection, const Hello& hello) {
   if (Misbehaves(EngineStep::kHello, connection)) return true;
+  if (full_tensors_only_ && !HoldsFullTensors(hello.sender_layout)) {
+    const Status why = Status::FailedPrecondition("full_tensors_only", "by the engine");
+    return connection.channel.Send(Abort{SessionId{}, why}).ok();
+  }
   // Without a plan the publisher finds out why, from the same layouts.
   if (Result<Plan> plan = MakePlan(hello.sender_layout, layout_, hello.plan_options); plan.ok()) {
     connection.plan = std::move(*plan);

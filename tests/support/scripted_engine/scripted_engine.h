@@ -4,6 +4,7 @@
 // Thread-safety: thread-safe.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -52,6 +53,7 @@ class ScriptedEngine {
 
   void Play(EngineScript script) EXCLUDES(mu_);
   void SetLive(WeightVersion live) EXCLUDES(mu_);
+  void TakeFullTensorsOnly() { full_tensors_only_ = true; }
 
   // Local tensor of an engine rank as of the last commit.
   std::vector<std::byte> Live(int engine_rank, int tensor) const EXCLUDES(mu_);
@@ -99,6 +101,7 @@ class ScriptedEngine {
   Clock& clock_;
   const Layout layout_;
   std::unique_ptr<LoopbackListener> listener_;
+  std::atomic<bool> full_tensors_only_ = false;
   mutable Mutex mu_;
   mutable CondVar changed_;
   EngineScript script_ GUARDED_BY(mu_);

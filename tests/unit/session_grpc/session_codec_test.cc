@@ -88,7 +88,7 @@ TEST(SessionCodecTest, MessagesOfATrainerGroupKeepWhatTheySay) {
   const auto plan = RoundTrip<GroupPlan>(all[14]);
   EXPECT_EQ(plan.replica, "engine:1");
   EXPECT_EQ(plan.engine_layout, SampleLayout());
-  EXPECT_EQ(plan.plan_options, (PlanOptions{4096, {"*.bias"}}));
+  EXPECT_EQ(plan.plan_options, (PlanOptions{4096, {"*.bias"}, 1 << 20}));
   EXPECT_EQ(plan.plan_digest, SampleHash(6));
   EXPECT_EQ(plan.endpoints, std::get<GroupPlan>(all[14]).endpoints);
   const auto planned = RoundTrip<GroupPlanned>(all[15]);
@@ -99,11 +99,15 @@ TEST(SessionCodecTest, MessagesOfATrainerGroupKeepWhatTheySay) {
   EXPECT_EQ(send.frame_bytes, 8192);
   EXPECT_EQ(send.credits, 4);
   EXPECT_EQ(send.time_left, std::chrono::microseconds(77));
-  EXPECT_EQ(RoundTrip<GroupSent>(all[17]).totals, std::get<GroupSent>(all[17]).totals);
-  EXPECT_EQ(RoundTrip<GroupSent>(all[17]).wire_bytes, 1 << 20);
-  const auto outcome = RoundTrip<GroupOutcome>(all[19]);
-  EXPECT_EQ(outcome.version, std::get<GroupOutcome>(all[19]).version);
-  EXPECT_EQ(outcome.replicas[0].status, std::get<GroupOutcome>(all[19]).replicas[0].status);
+  EXPECT_TRUE(send.on_request);
+  const auto fetch = RoundTrip<GroupFetch>(all[17]);
+  EXPECT_EQ(fetch.first_bucket, 5U);
+  EXPECT_EQ(fetch.bucket_count, 6U);
+  EXPECT_EQ(RoundTrip<GroupSent>(all[18]).totals, std::get<GroupSent>(all[18]).totals);
+  EXPECT_EQ(RoundTrip<GroupSent>(all[18]).wire_bytes, 1 << 20);
+  const auto outcome = RoundTrip<GroupOutcome>(all[20]);
+  EXPECT_EQ(outcome.version, std::get<GroupOutcome>(all[20]).version);
+  EXPECT_EQ(outcome.replicas[0].status, std::get<GroupOutcome>(all[20]).replicas[0].status);
   EXPECT_TRUE(outcome.replicas[1].status.ok());
   EXPECT_EQ(outcome.replicas[1].flip.kv, (KvReport{1, 2, 3, 4, 5, 6, 7, {{"images", 8, 9}}}));
 }

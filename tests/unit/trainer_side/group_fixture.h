@@ -5,6 +5,7 @@
 #include <optional>
 #include <thread>
 
+#include "bridge/transport/loopback/listener.h"
 #include "tests/unit/trainer_side/publisher_fixture.h"
 
 namespace bascule {
@@ -32,6 +33,7 @@ class GroupFixture : public PublisherFixture {
     options.transports = {&dialer_};
     options.clock = &clock_;
     if (rank > 0) options.replicas.clear();
+    if (rank == 0) options.group.listeners = {slices_.get()};
     return WeightPublisher::Create(std::move(options), PartOf(trainer_->Source(), rank));
   }
   void UseGroup(int world_size) {
@@ -64,6 +66,7 @@ class GroupFixture : public PublisherFixture {
   }
 
   int world_size_ = 2;
+  std::unique_ptr<TransportListener> slices_ = *LoopbackListener::Create(network_, "rank-0-slices");
   std::vector<std::unique_ptr<WeightPublisher>> ranks_;
 };
 
