@@ -119,6 +119,8 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
   app.add_option("--slots", process.slot_count, "versions in memory; 3 keep a way back while the next one stages")
       ->capture_default_str()
       ->check(CLI::Range(2, 3));
+  app.add_flag("--full-tensors", process.full_tensors,
+               "takes versions from one sender that has every tensor whole: trainers of several ranks gather");
   AddDType(app, process.dtype, "of the weights in memory");
   app.add_option("--threads", process.threads, "that compute, for all engine ranks together")
       ->capture_default_str()

@@ -153,6 +153,7 @@ Status EngineProcess::Parts::MakeReceiver(const EngineProcessOptions& wanted, La
   options.stall_budget = wanted.stall_budget;
   options.staging.cores = wanted.staging_cores;
   options.staging.throttle = throttle.get();
+  options.full_tensors_only = wanted.full_tensors;
   options.listeners = {shm_listener.get(), grpc_listener.get(), own_listener.get()};
   ASSIGN_OR_RETURN(receiver, WeightReceiver::Create(std::move(options), *decode));
   const auto serve = [this](ControlChannel& channel) { static_cast<void>(receiver->Serve(channel)); };

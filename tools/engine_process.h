@@ -27,6 +27,7 @@ struct EngineProcessOptions {
   int slot_count = 2;
   FlipMode flip = FlipMode::kShadow;
   StallBudget stall_budget;
+  bool full_tensors = false;  // takes nothing else
   WantedDType dtype = WantedDType::kKeep;
   ParallelLayout parallel;    // its ranks share this process
   int threads = 2;            // of all ranks together

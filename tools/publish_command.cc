@@ -9,6 +9,8 @@
 #include "bridge/session/grpc/grpc_control.h"
 #include "bridge/transport/grpc/dialer.h"
 #include "bridge/transport/shm/dialer.h"
+#include "bridge/transport/shm/listener.h"
+#include "bridge/transport/shm/runtime_directory.h"
 #include "model/engine_layout.h"
 #include "tools/artifact_check.h"
 #include "tools/command.h"
@@ -53,6 +55,7 @@ struct PublishOptions {
   bool from_disk = false;
   std::uint64_t trainer_ranks = 1;
   std::string trainer_layout = "fsdp";
+  bool gather = false;
   bool as_trainer_rank = false;
   SecurityOptions security;
 };
@@ -60,6 +63,7 @@ struct PublishOptions {
 // What this process sends: the checkpoint, or a trainer rank's part of it, and where it stands among the ranks.
 struct Share {
   TrainerGroup group;
+  std::unique_ptr<ShmListener> slices;   // of rank 0 of a group: where the others bring theirs when it gathers
   std::unique_ptr<RankWeights> weights;  // null: the checkpoint's own memory
 };
 
@@ -91,7 +95,9 @@ Result<WeightPublisherOptions> PublisherOptionsOf(const PublishOptions& options,
   }
   publisher.replicas = options.to;
   publisher.control = &dialers.control;
-  publisher.transports = dialers.For(options.transport);
+  // Rank 0 chooses for all; the others may reach it in another way than the replicas.
+  publisher.transports = dialers.For(options.as_trainer_rank ? "auto" : options.transport);
+  publisher.gather = options.gather;
   publisher.run = options.run;
   publisher.new_run = options.new_run;
   publisher.model = checkpoint.model();
@@ -124,6 +130,9 @@ Result<Share> ShareOf(const PublishOptions& options, const LogicalCheckpoint& ch
                    .world_size = static_cast<int>(options.trainer_ranks),
                    .leader = kAnyPort,
                    .name = InstanceId::Mint().ToString()};
+    ASSIGN_OR_RETURN(share.slices, ShmListener::Create(
+                                       fmt::format("{}/trainer-{}.sock", DefaultRuntimeDirectory(), share.group.name)));
+    share.group.listeners = {share.slices.get()};
   }
   share.group.host = &host;
   const ModelConfig* config = checkpoint.config().ok() ? &*checkpoint.config() : nullptr;
@@ -260,12 +269,17 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
       app.add_option("--trainer-layout", options.trainer_layout,
                      "how the ranks split it: fsdp, mesh:AxB or megatron:tp=N,pp=N,ep=N, whose sizes multiply to N")
           ->capture_default_str();
+  CLI::Option* gather =
+      app.add_flag("--gather", options.gather,
+                   "rank 0 gathers full tensors, a few at a time, and alone sends them; not each its share");
+  gather->needs(ranks);
   app.add_flag(kAsTrainerRank, options.as_trainer_rank)->group("");  // set by the process that starts the ranks
   app.add_flag("--from-disk", options.from_disk,
                "the replicas read CHECKPOINT themselves: a directory of their host beneath an --allow-root of theirs")
       ->excludes(policy)
       ->excludes(max_rate)
       ->excludes(ranks)
+      ->excludes(gather)
       ->excludes(layout);
   AddDuration(app, "--deadline", options.deadline, "of the whole publish");
   AddAddress(app, "--listen", options.listen, "serve the publisher's own status meanwhile");

@@ -23,13 +23,13 @@ def rank_processes(publisher):
 
 
 class TrainerRanksTest(EndToEndTest):
-    def publish_slowly(self, engine, version=2, ranks=4):
+    def publish_slowly(self, engine, version=2, ranks=4, arguments=()):
         """A publish that the engine is receiving, and the watch that saw it."""
         watch = self.start("watch", engine.address)
         watch.next()
         publisher = self.start(
             "publish", checkpoint(size=BYTES, version=version), "--to", engine.address, "--trainer-ranks", ranks,
-            "--max-rate", SLOW,
+            "--max-rate", SLOW, *arguments,
         )
         watch.until(lambda line: (line["session"] or {}).get("state") == "receiving")
         return publisher, watch
@@ -76,6 +76,46 @@ class TrainerRanksTest(EndToEndTest):
                     self.assertEqual(report["version_digest"], digest_oracle.version_digest(path))
                     self.assertTrue(self.run_ok("verify", path, engine.address).object["equal"])
             engine.kill()
+
+    def test_full_tensors_are_gathered_where_asked_for_and_where_an_engine_takes_nothing_else(self):
+        path = checkpoint(version=2)
+        gather = ("--trainer-ranks", 4, "--gather")
+        for engine_options, arguments in (
+            ((), (*gather, "--trainer-layout", "megatron:tp=2,pp=2", "--transport", "grpc")),
+            (("--tp", 2), gather),
+            (("--tp", 2, "--full-tensors"), ("--trainer-ranks", 3, "--trainer-layout", "mesh:3")),
+        ):
+            with self.subTest(engine=engine_options, arguments=arguments):
+                engine = self.start_engine(checkpoint(), *engine_options)
+
+                report = self.publish_ok(path, engine, arguments=arguments)
+
+                self.assertEqual(report["version_digest"], digest_oracle.version_digest(path))
+                self.assertTrue(self.run_ok("verify", path, engine.address).object["equal"])
+                self.stop(engine)
+        self.assert_nothing_left()
+
+    def test_a_stopped_rank_ends_the_publish_at_its_deadline_by_name(self):
+        engine = self.start_engine(checkpoint(size=BYTES), "--tp", 2)
+        for arguments in ((), ("--gather",)):
+            with self.subTest(arguments):
+                publisher, watch = self.publish_slowly(engine, arguments=("--deadline", "4s") + arguments)
+                stopped = rank_processes(publisher)[2]
+
+                os.kill(stopped, signal.SIGSTOP)
+
+                ended = publisher.finish()
+                self.assertEqual(ended.code, 4, ended)
+                self.assertEqual(ended.error["reason"], "deadline", ended)
+                self.assertIn("rank 2", ended.error["message"].replace("ranks 2", "rank 2"))
+                watch.until(lambda line: line["session"] is None)
+                watch.kill()
+                self.assertEqual(engine.status()["live"]["version"], 0)
+                self.assert_gone([stopped])
+        self.publish_ok(checkpoint(size=BYTES, version=2), engine, arguments=("--trainer-ranks", 4))
+        self.assertTrue(self.run_ok("verify", checkpoint(size=BYTES, version=2), engine.address).object["equal"])
+        self.stop(engine)
+        self.assert_nothing_left()
 
     def test_every_replica_gets_it_from_all_ranks(self):
         engines = [self.start_engine(checkpoint(), "--tp", tp) for tp in (1, 2)]
