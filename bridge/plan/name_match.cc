@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <deque>
+#include <map>
 #include <unordered_map>
 
 #include "bridge/plan/nearest_name.h"
@@ -19,28 +22,68 @@ NameIndex IndexOf(const std::vector<TensorSpec>& tensors) {
   return index;
 }
 
-// Which patterns match, and whether each has matched at all. Patterns without '*' cost one look-up for all of them.
-class IgnoreList {
+// The longest text between two '*' of a pattern: whatever the pattern matches has it somewhere.
+std::string_view LongestPiece(std::string_view pattern) {
+  std::string_view longest;
+  while (!pattern.empty()) {
+    const std::string_view piece = pattern.substr(0, pattern.find('*'));
+    if (piece.size() > longest.size()) longest = piece;
+    pattern.remove_prefix(std::min(pattern.size(), piece.size() + 1));
+  }
+  return longest;
+}
+
+// Finds which of many pieces of text occur in a name, in one walk from each of its letters.
+class PieceTrie {
  public:
-  explicit IgnoreList(const std::vector<std::string>& patterns) : patterns_(patterns), matched_(patterns.size()) {
-    for (std::size_t i = 0; i < patterns.size(); ++i) {
-      if (patterns[i].find('*') == std::string::npos) {
-        literals_[patterns[i]].push_back(i);
-      } else {
-        wild_.push_back(i);
+  void Add(std::string_view piece, std::size_t pattern) {
+    std::size_t node = 0;
+    for (const char letter : piece) {
+      const auto [next, is_new] = nodes_[node].next.try_emplace(letter, nodes_.size());
+      node = next->second;
+      if (is_new) nodes_.emplace_back();
+    }
+    nodes_[node].patterns.push_back(pattern);
+  }
+
+  // Calls `found` for every pattern whose piece occurs, perhaps more than once.
+  template <typename Found>
+  void Find(std::string_view name, const Found& found) const {
+    for (std::size_t begin = 0; begin <= name.size(); ++begin) {
+      std::size_t node = 0;
+      for (std::size_t at = begin;; ++at) {
+        for (const std::size_t pattern : nodes_[node].patterns) found(pattern);
+        if (at == name.size()) break;
+        const auto next = nodes_[node].next.find(name[at]);
+        if (next == nodes_[node].next.end()) break;
+        node = next->second;
       }
     }
   }
 
+ private:
+  struct Node {
+    std::map<char, std::size_t> next;
+    std::vector<std::size_t> patterns;  // whose piece ends here
+  };
+  std::deque<Node> nodes_{1};
+};
+
+// Which patterns match, and whether each has matched at all. Only patterns whose longest piece a name has are tried on
+// it, so that one pattern for each of many experts costs no more than one for all.
+class IgnoreList {
+ public:
+  explicit IgnoreList(const std::vector<std::string>& patterns) : patterns_(patterns), matched_(patterns.size()) {
+    for (std::size_t i = 0; i < patterns.size(); ++i) pieces_.Add(LongestPiece(patterns[i]), i);
+  }
+
   bool Matches(std::string_view name) {
     bool any = false;
-    if (const auto literal = literals_.find(name); literal != literals_.end()) {
-      for (const std::size_t i : literal->second) matched_[i] = any = true;
-    }
-    for (const std::size_t i : wild_) {
-      if (any && matched_[i]) continue;
+    pieces_.Find(name, [&](std::size_t i) {
+      if (any && matched_[i]) return;
+      ++tests_;
       if (MatchesPattern(patterns_[i], name)) matched_[i] = any = true;
-    }
+    });
     return any;
   }
 
@@ -51,12 +94,13 @@ class IgnoreList {
     }
     return unmatched;
   }
+  std::int64_t tests() const { return tests_; }
 
  private:
   const std::vector<std::string>& patterns_;
   std::vector<bool> matched_;
-  std::unordered_map<std::string_view, std::vector<std::size_t>> literals_;
-  std::vector<std::size_t> wild_;
+  PieceTrie pieces_;
+  std::int64_t tests_ = 0;
 };
 
 std::vector<std::string_view> ViewsOf(const std::vector<std::string>& names) { return {names.begin(), names.end()}; }
@@ -85,7 +129,8 @@ std::vector<std::string> WithNearest(const std::vector<std::string>& names, cons
 NameMatch PairNames(const std::vector<TensorSpec>& sender, const std::vector<TensorSpec>& engine, IgnoreList& ignored) {
   NameMatch match{.engine_of_sender = std::vector<std::int32_t>(sender.size(), -1),
                   .sender_of_engine = std::vector<std::int32_t>(engine.size(), -1),
-                  .names = {}};
+                  .names = {},
+                  .pattern_tests = 0};
   const NameIndex known = IndexOf(engine);
   for (std::size_t s = 0; s < sender.size(); ++s) {
     const std::string& name = sender[s].name;
@@ -99,6 +144,7 @@ NameMatch PairNames(const std::vector<TensorSpec>& sender, const std::vector<Ten
   for (std::size_t e = 0; e < engine.size(); ++e) {
     (match.sender_of_engine[e] < 0 ? match.names.expected : match.names.loaded).push_back(engine[e].name);
   }
+  match.pattern_tests = ignored.tests();
   return match;
 }
 

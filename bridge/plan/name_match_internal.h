@@ -17,6 +17,7 @@ struct NameMatch {
   std::vector<std::int32_t> engine_of_sender;  // per sender tensor; -1: ignored
   std::vector<std::int32_t> sender_of_engine;  // per engine tensor
   NameSets names;
+  std::int64_t pattern_tests = 0;  // how often a pattern was tried on a name
 };
 
 // FailedPrecondition "tensor_missing" | "tensor_unexpected" | "ignore_matches_nothing"

@@ -1,10 +1,13 @@
 #include "bridge/plan/name_match_internal.h"
 #include "bridge/plan/nearest_name.h"
+#include "bridge/plan/planner.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
+#include <set>
 
 namespace bascule {
 namespace {
@@ -55,6 +58,50 @@ TEST(NearestNameTest, FindsAMisspellingAndStaysSilentForStrangers) {
   EXPECT_EQ(NearestName("model.nrom.weight", names), "model.norm.weight");
   EXPECT_EQ(NearestName("layers.0.mlp.up_proj.weight", names), "model.layers.0.mlp.up_proj.weight");
   EXPECT_EQ(NearestName("vision.tower", names), "");
+}
+
+TEST(NameMatchTest, APatternForEveryExpertCostsOneTestForEachNameThatItMatches) {
+  std::vector<std::string> names = {"norm"};
+  std::vector<std::string> ignore;
+  for (int expert = 0; expert < 128; ++expert) {
+    for (const std::string_view part : {"gate_proj", "up_proj", "down_proj"}) {
+      ignore.push_back(fmt::format("*.experts.{}.{}.*", expert, part));
+      for (int layer = 0; layer < 54; ++layer) {
+        names.push_back(fmt::format("model.layers.{}.mlp.experts.{}.{}.weight", layer, expert, part));
+      }
+    }
+  }
+
+  const auto match = MatchNames(SpecsOf(names), SpecsOf({"norm"}), ignore);
+
+  ASSERT_TRUE(match.ok()) << match.status().ToString();
+  EXPECT_EQ(match->names.ignored.size(), 20736U);
+  EXPECT_EQ(match->pattern_tests, 20736);  // of eight million pairs
+}
+
+TEST(NameMatchTest, WhatIsIgnoredIsWhatAnyPatternMatches) {
+  for (std::uint64_t seed = 1; seed <= 2000; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed=" << seed);
+    std::mt19937_64 random(seed);
+    const auto text = [&](std::string_view letters) {
+      std::string made(random() % 6, ' ');
+      for (char& c : made) c = letters[random() % letters.size()];
+      return made;
+    };
+    std::set<std::string> names = {"known"};
+    for (int i = 0; i < 12; ++i) names.insert(text("ab."));
+    std::vector<std::string> ignore;
+    for (int i = 0; i < 4; ++i) ignore.push_back(text("ab.**"));
+    std::set<std::string> expected;
+    for (const std::string& name : names) {
+      const bool matches = std::ranges::any_of(ignore, [&](const auto& one) { return MatchesPattern(one, name); });
+      if (name != "known" && matches) expected.insert(name);
+    }
+
+    const NameSets sets = CompareNames(SpecsOf({names.begin(), names.end()}), SpecsOf({"known"}), ignore);
+
+    ASSERT_EQ(std::set<std::string>(sets.ignored.begin(), sets.ignored.end()), expected);
+  }
 }
 
 TEST(PatternTest, AStarMatchesAnyTextAndAllElseItself) {
