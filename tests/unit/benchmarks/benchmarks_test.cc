@@ -279,14 +279,17 @@ TEST(RowMessageTest, ARowComesBackAsItWas) {
 TEST(BenchmarksTest, AReshardSendsEveryByteOnceAndNeedsNoShareTwice) {
   const std::vector<BenchmarkRow> rows = RowsOf("reshard_shm");
 
-  ASSERT_EQ(rows.size(), 3u);
+  ASSERT_EQ(rows.size(), 6u);
   EXPECT_EQ(rows[0].name, "reshard_shm");
   EXPECT_GT(rows[0].value, 0.0);
   EXPECT_GT(rows[0].limit, 0.0);
   EXPECT_EQ(rows[1].name, "reshard_bytes_sent");
   EXPECT_GE(rows[1].ratio(), 1.0);
   EXPECT_LT(rows[1].ratio(), 1.01);
-  EXPECT_EQ(rows[2].name, "reshard_extra_memory");
+  EXPECT_EQ(rows[2].name, "reshard_extra_frames");
+  EXPECT_GT(rows[2].value, 0.0);
+  EXPECT_LT(rows[2].ratio(), 1.05);
+  EXPECT_EQ(rows[5].name, "reshard_extra_later");
 }
 
 }  // namespace

@@ -167,6 +167,29 @@ TEST(PlannerPropertyTest, TheBusiestSenderIsWithinOneBucketOfTheLeastPossibleLoa
   });
 }
 
+TEST(PlannerPropertyTest, NoBucketHasPartsOfTwoWindowsAndWindowsComeInOrder) {
+  ForRandomPlans([](const RandomPair& pair, const Plan& plan, PlanOptions options) {
+    options.window_bytes = 1 + static_cast<std::int64_t>(plan.digest.bytes[0]) * 16;
+    const Result<Plan> cut = MakePlan(pair.sender, pair.engine, options);
+    ASSERT_TRUE(cut.ok()) << cut.status().ToString();
+    ASSERT_EQ(cut->payload_bytes, plan.payload_bytes);
+
+    std::map<std::int32_t, std::int64_t> bytes_of_window;
+    const std::vector<std::int32_t> windows = WindowsOf(cut->tensors, options.window_bytes);
+    for (std::size_t t = 0; t < windows.size(); ++t) bytes_of_window[windows[t]] += cut->tensors[t].Bytes();
+    for (const auto& [window, bytes] : bytes_of_window) {
+      ASSERT_TRUE(bytes <= options.window_bytes || std::ranges::count(windows, window) == 1) << "window " << window;
+    }
+    std::int32_t last = 0;
+    for (const Bucket& bucket : cut->buckets) {
+      const std::int32_t window = windows[static_cast<std::size_t>(bucket.slices.front().tensor)];
+      for (const Slice& slice : bucket.slices) ASSERT_EQ(windows[static_cast<std::size_t>(slice.tensor)], window);
+      ASSERT_GE(window, last);
+      last = window;
+    }
+  });
+}
+
 TEST(PlannerPropertyTest, TheSameLayoutsGiveTheSamePlan) {
   ForRandomPlans([](const RandomPair& pair, const Plan& plan, const PlanOptions& options) {
     ASSERT_EQ(*MakePlan(pair.sender, pair.engine, options), plan);

@@ -15,6 +15,7 @@
 #include "tests/support/scripted_engine/digest_oracle.h"
 #include "tests/unit/model/random_models.h"
 #include "tests/unit/plan/random_layouts.h"
+#include "trainer_side/gather/tensor_gatherer.h"
 #include "trainer_side/layouts/flat_parameter_layout.h"
 #include "trainer_side/layouts/layout_spec.h"
 #include "trainer_side/layouts/mesh_layout.h"
@@ -323,6 +324,50 @@ TEST(RandomTrainerTest, AnyTrainerReachesAnyEngineAndNoDamagedPlanPasses) {
     ++planned;
   }
   EXPECT_GT(planned, 400);
+}
+
+// Rank 0's way to full tensors, with all ranks in one process: what it has of every window.
+void CheckGather(RandomTrainer& trainer, const Layout& sender, const std::vector<TensorSpec>& wire) {
+  const TrainerMemory memory(sender, trainer.random());
+  const TensorSource source = memory.Source();
+  PlanCache plans;
+  const PlanOptions options{
+      .bucket_bytes = 4096 + 64 * trainer.Below(99), .ignore = {}, .window_bytes = 1 + trainer.Below(1 << 15)};
+  const auto plan = GatherPlan::Make(sender, wire, options, plans);
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  TensorGatherer gatherer(*plan, source, /*connection=*/nullptr,
+                          Deadline::After(Clock::Real(), std::chrono::minutes(2)), Clock::Real());
+
+  std::int64_t largest = 0;
+  for (std::size_t t = 0; t < wire.size(); ++t) {
+    const auto tensor = static_cast<std::int32_t>(t);
+    const auto window = gatherer.Take(plan->WindowOf(tensor), {});
+    ASSERT_TRUE(window.ok()) << window.status().ToString();
+    const auto held = std::ranges::find(sender.tensors, wire[t].name, &TensorSpec::name);
+    const std::vector<std::byte> expected = WireBytes(*held, wire[t]);
+    EXPECT_EQ(std::memcmp((*window)->Tensor(tensor), expected.data(), expected.size()), 0) << wire[t].name;
+    EXPECT_EQ(gatherer.DigestOf(tensor), OracleDigest(wire[t], expected)) << wire[t].name;
+    largest = std::max(largest, wire[t].Bytes());
+  }
+  // A window may end each of its tensors at a multiple of 64.
+  EXPECT_LE(gatherer.window_bytes(), std::max(largest, options.window_bytes) + 64 * std::ssize(wire));
+}
+
+TEST(RandomTrainerTest, AnyTrainerIsGatheredWindowByWindow) {
+  int gathered = 0;
+  for (std::uint64_t seed = 1; seed <= 600; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed=" << seed);
+    RandomTrainer trainer(seed);
+    const Result<EngineLayout> engine = trainer.Engine();
+    const Result<Layout> sender = trainer.Trainer();
+    if (!engine.ok() || !sender.ok()) continue;  // as above
+
+    CheckGather(trainer, *sender, engine->layout.tensors);
+
+    if (testing::Test::HasFailure()) return;
+    ++gathered;
+  }
+  EXPECT_GT(gathered, 60);
 }
 
 }  // namespace
