@@ -174,5 +174,34 @@ TEST(CoverageTest, APlanForOtherTensorsIsRefused) {
   EXPECT_EQ(ProveCoverage(plan, PlainLayout({{"w", DType::kBf16, {4, 6}}})).reason(), "not_covered");
 }
 
+// C-067: eight experts in twelve places, one of them twice on a rank.
+TEST(CoverageTest, ARedundantExpertSlotGetsItsExpertTooAndCountsOnce) {
+  std::vector<TensorSpec> experts;
+  for (const char name : std::string_view("abcdefgh")) experts.push_back({std::string(1, name), DType::kBf16, {2, 3}});
+  Layout engine{.tensors = experts, .ranks = {}};
+  for (const std::vector<std::int32_t>& slots : {std::vector<std::int32_t>{0, 1, 2, 3, 0, 7}, {4, 5, 6, 7, 1, 0}}) {
+    RankLayout& rank = engine.ranks.emplace_back();
+    rank.tensors.push_back({"experts", DType::kBf16, {6, 2, 3}, {}});
+    for (const std::int32_t expert : slots) {
+      rank.rows.push_back({0, {{std::ssize(rank.rows), 0, 0}, {1, 2, 3}}, expert, Box::Whole({2, 3})});
+    }
+  }
+
+  const Result<Plan> plan = MakePlan(PlainLayout(experts), engine, {});
+
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  std::vector<int> counted(experts.size());
+  std::vector<std::vector<int>> written(2, std::vector<int>(6));
+  for (const Bucket& bucket : plan->buckets) {
+    const auto rank = static_cast<std::size_t>(plan->routes[static_cast<std::size_t>(bucket.route)].engine_rank);
+    for (const Slice& slice : bucket.slices) {
+      counted[static_cast<std::size_t>(slice.tensor)] += slice.counts ? 1 : 0;
+      ++written[rank][static_cast<std::size_t>(slice.engine_box.offset[0])];
+    }
+  }
+  EXPECT_EQ(counted, std::vector<int>(8, 1));
+  EXPECT_EQ(written, std::vector<std::vector<int>>(2, std::vector<int>(6, 1)));
+}
+
 }  // namespace
 }  // namespace bascule
