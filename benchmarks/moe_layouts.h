@@ -23,6 +23,7 @@ struct MoeSizes {
   int engine_ranks = 128;
   int engine_attention_over = 16;  // ranks; all others are copies
 
+  friend bool operator==(const MoeSizes&, const MoeSizes&) = default;
   int trainer_ranks() const { return trainer_stages * trainer_experts_over; }
 };
 

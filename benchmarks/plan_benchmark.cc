@@ -6,6 +6,8 @@
 #include "benchmarks/moe_layouts.h"
 #include "benchmarks/plan_benchmarks.h"
 #include "bridge/plan/planner.h"
+#include "bridge/plan/projection.h"
+#include "bridge/session/grpc/session_codec.h"
 
 namespace bascule {
 namespace {
@@ -14,6 +16,15 @@ double PeakGigabytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_maxrss) * 1024 / 1e9;
+}
+
+double Megabytes(std::int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
+
+// The layout in the message that carries it to every member of a group.
+BenchmarkRow MeasureWire(std::string name, const Layout& layout) {
+  const std::string message = EncodeSessionMessage(GroupLayout{layout});
+  return {std::move(name), Megabytes(std::ssize(message)), "MB", Megabytes(kMaxSessionMessageBytes),
+          "the most that a message may have"};
 }
 
 // Planned once: a run lasts seconds, and memory is at its peak in the first as in any other.
@@ -30,6 +41,13 @@ Status MeasurePlan(std::string_view name, const MoeSizes& sizes, std::vector<Ben
   rows.push_back(
       {fmt::format("plan_moe_{}_{}x{}", name, trainer.ranks.size(), engine.ranks.size()), seconds, "s", digests,
        fmt::format("digests of both layouts; {} tensors, {} buckets", trainer.tensors.size(), plan->buckets.size())});
+  if (sizes == MoeSizes{}) {
+    rows.push_back(MeasureWire("plan_moe_trainer_layout", trainer));
+    rows.push_back(MeasureWire("plan_moe_engine_layout", engine));
+    const double whole = Megabytes(SliceMemory(*plan));
+    const double own = Megabytes(SliceMemory(ProjectionOf(std::move(*plan), 0)));
+    rows.push_back({"plan_moe_own_slices", own, "MB", whole, "the slices of all ranks, which a member gives up"});
+  }
   return OkStatus();
 }
 

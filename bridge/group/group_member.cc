@@ -20,7 +20,7 @@ bool IsWorthAnotherTry(const Status& status) {
 }  // namespace
 
 GroupMember::GroupMember(GroupMemberOptions options, Layout part)
-    : options_(std::move(options)), part_(std::move(part)), patience_(Deadline::At({})) {}
+    : options_(std::move(options)), part_(std::move(part)), plans_(options_.rank), patience_(Deadline::At({})) {}
 
 GroupMember::~GroupMember() { Leave(Status::Cancelled("cancelled", "the process leaves")); }
 
@@ -190,9 +190,9 @@ Status GroupMember::StartSession(const GroupSend& order, const RoundHooks& hooks
   });
   if (in_use) return Status::DataLoss("bad_message", "GroupSend while a session sends over the connection");
   const Plan& plan = *connection->second.plan;
-  if (order.frame_bytes != MaxFrameBytes(plan)) {
-    return Status::DataLoss("bad_message",
-                            fmt::format("frame_bytes={}, the plan has {}", order.frame_bytes, MaxFrameBytes(plan)));
+  if (order.frame_bytes < MaxFrameBytes(plan) || order.frame_bytes > kMaxFrameBytes) {
+    return Status::DataLoss("bad_message", fmt::format("frame_bytes={}, this rank needs {}, at most {} go",
+                                                       order.frame_bytes, MaxFrameBytes(plan), kMaxFrameBytes));
   }
   if (source_ == nullptr) {
     ASSIGN_OR_RETURN(source_, hooks.source(plan.tensors));

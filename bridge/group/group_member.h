@@ -79,7 +79,7 @@ class GroupMember {
   const GroupMemberOptions options_;
   const Layout part_;
   const InstanceId instance_ = InstanceId::Mint();
-  PlanCache plans_;
+  PlanCache plans_;          // of each plan what this rank needs
   std::uint64_t round_ = 0;  // the next, or the one under way
   std::optional<Layout> layout_;
   std::map<std::uint64_t, MemberConnection> connections_;

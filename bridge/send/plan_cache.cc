@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "bridge/plan/projection.h"
+
 namespace bascule {
 namespace {
 
@@ -21,6 +23,7 @@ Result<std::shared_ptr<const Plan>> PlanCache::PlanFor(const Layout& sender, con
     }
   }
   ASSIGN_OR_RETURN(Plan plan, MakePlan(sender, engine, options));
+  if (sender_rank_) plan = ProjectionOf(std::move(plan), *sender_rank_);
   entries_.push_front({.options = options, .plan = std::make_shared<const Plan>(std::move(plan))});
   if (entries_.size() > kMaxPlans) entries_.pop_back();
   return entries_.front().plan;

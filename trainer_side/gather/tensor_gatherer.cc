@@ -143,9 +143,10 @@ Status TensorGatherer::Gather(std::int32_t window) {
   }
   RETURN_IF_ERROR(NoteDigests(window, assembly.totals()));
   fetched_.reset();
+  // Ahead of its reader, unless another one waits.
+  const bool others_wait = Deliver(*full);
   const std::int32_t next = window + 1;
-  if (std::cmp_less(next, plan_.windows().size())) Fetch(next);
-  Deliver(*full);
+  if (!others_wait && std::cmp_less(next, plan_.windows().size())) Fetch(next);
   return OkStatus();
 }
 
@@ -226,7 +227,7 @@ Status TensorGatherer::NoteDigests(std::int32_t window, const std::vector<Tensor
   return OkStatus();
 }
 
-void TensorGatherer::Deliver(FullWindow& full) {
+bool TensorGatherer::Deliver(FullWindow& full) {
   // Whoever gives it up last gives it back.
   const std::shared_ptr<const FullWindow> shared(&full, [this](const FullWindow* read) {
     MutexLock lock(mu_);
@@ -240,6 +241,7 @@ void TensorGatherer::Deliver(FullWindow& full) {
   std::erase_if(requests_, [&](const Request* request) { return request->full != nullptr; });
   latest_ = shared;
   changed_.NotifyAll();
+  return !requests_.empty();
 }
 
 }  // namespace bascule

@@ -75,7 +75,8 @@ class TensorGatherer {
   void Fetch(std::int32_t window);
   Result<FullWindow*> FreeWindow() EXCLUDES(mu_);
   Status NoteDigests(std::int32_t window, const std::vector<TensorDigest>& totals) EXCLUDES(mu_);
-  void Deliver(FullWindow& full) EXCLUDES(mu_);
+  // True when readers of other windows wait.
+  bool Deliver(FullWindow& full) EXCLUDES(mu_);
 
   // True when nothing was under way.
   bool StopWhenIdle() EXCLUDES(mu_);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "bridge/session/grpc/layout_codec_internal.h"
 
@@ -38,35 +39,82 @@ Result<Box> BoxFromProto(std::string_view field, const v1::Box& proto) {
   return Box{offset, extent};
 }
 
-Result<LocalTensor> LocalFromProto(const v1::LocalTensor& proto) {
+// Per local tensor the logical one of its first row that has any, or null. A tensor mostly has its name and type, and
+// rows mostly are all of both: what is so is not written.
+std::vector<const TensorSpec*> TwinsOf(std::size_t locals, const std::vector<MapRow>& rows,
+                                       const std::vector<TensorSpec>& tensors) {
+  std::vector<const TensorSpec*> twins(locals);
+  for (const MapRow& row : rows) {
+    if (row.logical < 0 || std::cmp_greater_equal(row.logical, tensors.size())) continue;
+    if (row.local < 0 || std::cmp_greater_equal(row.local, locals)) continue;
+    const TensorSpec*& twin = twins[static_cast<std::size_t>(row.local)];
+    if (twin == nullptr) twin = &tensors[static_cast<std::size_t>(row.logical)];
+  }
+  return twins;
+}
+
+void ToProto(const LocalTensor& tensor, const TensorSpec* twin, v1::LocalTensor* proto) {
+  if (twin == nullptr || tensor.name != twin->name) proto->set_name(tensor.name);
+  if (twin == nullptr || tensor.dtype != twin->dtype) proto->set_dtype(std::string(DTypeName(tensor.dtype)));
+  Append(tensor.shape, proto->mutable_shape());
+  Append(tensor.stride, proto->mutable_stride());
+}
+
+// The shape that a box is all of when nothing is written, or null.
+template <typename Tensor>
+const Dims* ShapeAt(std::int32_t index, const std::vector<Tensor>& tensors) {
+  if (index < 0 || std::cmp_greater_equal(index, tensors.size())) return nullptr;
+  return &tensors[static_cast<std::size_t>(index)].shape;
+}
+
+bool IsWhole(const Box& box, const Dims* shape) { return shape != nullptr && box == Box::Whole(*shape); }
+
+Result<LocalTensor> LocalFromProto(const v1::LocalTensor& proto, const TensorSpec* twin) {
   LocalTensor tensor;
-  tensor.name = proto.name();
-  ASSIGN_OR_RETURN(tensor.dtype, DTypeFromProto("local.dtype", proto.dtype()));
+  tensor.name = proto.name().empty() && twin != nullptr ? twin->name : proto.name();
+  if (proto.dtype().empty() && twin != nullptr) {
+    tensor.dtype = twin->dtype;
+  } else {
+    ASSIGN_OR_RETURN(tensor.dtype, DTypeFromProto("local.dtype", proto.dtype()));
+  }
   ASSIGN_OR_RETURN(tensor.shape, DimsFromProto("local.shape", proto.shape()));
   ASSIGN_OR_RETURN(tensor.stride, DimsFromProto("local.stride", proto.stride()));
   return tensor;
 }
 
-Result<MapRow> RowFromProto(const v1::MapRow& proto) {
-  MapRow row;
-  row.local = proto.local();
-  row.logical = proto.logical();
-  ASSIGN_OR_RETURN(row.local_box, BoxFromProto("row.local_box", proto.local_box()));
-  ASSIGN_OR_RETURN(row.logical_box, BoxFromProto("row.logical_box", proto.logical_box()));
-  return row;
+Result<Box> BoxFromProto(std::string_view field, bool is_written, const v1::Box& proto, const Dims* whole) {
+  if (is_written) return BoxFromProto(field, proto);
+  if (whole == nullptr) return BadMessage(field, "all of a tensor that is not there");
+  return Box::Whole(*whole);
 }
 
-Result<RankLayout> RankFromProto(const v1::RankLayout& proto) {
-  RankLayout rank;
+// Indices alone: what stands for all of a tensor needs the tensors first.
+std::vector<MapRow> RowIndices(const v1::RankLayout& proto) {
+  std::vector<MapRow> rows(static_cast<std::size_t>(proto.rows_size()));
+  for (int i = 0; i < proto.rows_size(); ++i) {
+    rows[static_cast<std::size_t>(i)].local = proto.rows(i).local();
+    rows[static_cast<std::size_t>(i)].logical = proto.rows(i).logical();
+  }
+  return rows;
+}
+
+Result<RankLayout> RankFromProto(const v1::RankLayout& proto, const std::vector<TensorSpec>& tensors) {
+  RankLayout rank{.tensors = {}, .rows = RowIndices(proto)};
   rank.tensors.reserve(static_cast<std::size_t>(proto.tensors_size()));
-  rank.rows.reserve(static_cast<std::size_t>(proto.rows_size()));
-  for (const v1::LocalTensor& tensor : proto.tensors()) {
-    ASSIGN_OR_RETURN(LocalTensor local, LocalFromProto(tensor));
+  const auto twins = TwinsOf(static_cast<std::size_t>(proto.tensors_size()), rank.rows, tensors);
+  for (int i = 0; i < proto.tensors_size(); ++i) {
+    ASSIGN_OR_RETURN(LocalTensor local, LocalFromProto(proto.tensors(i), twins[static_cast<std::size_t>(i)]));
     rank.tensors.push_back(std::move(local));
   }
-  for (const v1::MapRow& row : proto.rows()) {
-    ASSIGN_OR_RETURN(MapRow map_row, RowFromProto(row));
-    rank.rows.push_back(std::move(map_row));
+  for (int i = 0; i < proto.rows_size(); ++i) {
+    MapRow& row = rank.rows[static_cast<std::size_t>(i)];
+    const v1::MapRow& written = proto.rows(i);
+    ASSIGN_OR_RETURN(row.local_box, BoxFromProto("row.local_box", written.has_local_box(), written.local_box(),
+                                                 ShapeAt(row.local, rank.tensors)));
+    const bool is_fill = row.logical == kFill;
+    if (is_fill && !written.has_logical_box()) continue;
+    ASSIGN_OR_RETURN(row.logical_box, BoxFromProto("row.logical_box", written.has_logical_box(), written.logical_box(),
+                                                   ShapeAt(row.logical, tensors)));
   }
   return rank;
 }
@@ -107,19 +155,19 @@ void ToProto(const Layout& layout, v1::Layout* proto) {
   for (const TensorSpec& tensor : layout.tensors) ToProto(tensor, proto->add_tensors());
   for (const RankLayout& rank : layout.ranks) {
     v1::RankLayout* rank_proto = proto->add_ranks();
-    for (const LocalTensor& tensor : rank.tensors) {
-      v1::LocalTensor* local = rank_proto->add_tensors();
-      local->set_name(tensor.name);
-      local->set_dtype(std::string(DTypeName(tensor.dtype)));
-      Append(tensor.shape, local->mutable_shape());
-      Append(tensor.stride, local->mutable_stride());
-    }
+    const auto twins = TwinsOf(rank.tensors.size(), rank.rows, layout.tensors);
+    for (std::size_t t = 0; t < twins.size(); ++t) ToProto(rank.tensors[t], twins[t], rank_proto->add_tensors());
     for (const MapRow& row : rank.rows) {
       v1::MapRow* row_proto = rank_proto->add_rows();
       row_proto->set_local(row.local);
-      ToProto(row.local_box, row_proto->mutable_local_box());
+      if (!IsWhole(row.local_box, ShapeAt(row.local, rank.tensors))) {
+        ToProto(row.local_box, row_proto->mutable_local_box());
+      }
       row_proto->set_logical(row.logical);
-      ToProto(row.logical_box, row_proto->mutable_logical_box());
+      const bool is_fill = row.logical == kFill;
+      if (is_fill ? row.logical_box.dims() > 0 : !IsWhole(row.logical_box, ShapeAt(row.logical, layout.tensors))) {
+        ToProto(row.logical_box, row_proto->mutable_logical_box());
+      }
     }
   }
 }
@@ -133,7 +181,7 @@ Result<Layout> FromProto(const v1::Layout& proto) {
     layout.tensors.push_back(std::move(spec));
   }
   for (const v1::RankLayout& rank : proto.ranks()) {
-    ASSIGN_OR_RETURN(RankLayout rank_layout, RankFromProto(rank));
+    ASSIGN_OR_RETURN(RankLayout rank_layout, RankFromProto(rank, layout.tensors));
     layout.ranks.push_back(std::move(rank_layout));
   }
   return layout;

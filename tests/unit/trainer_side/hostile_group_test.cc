@@ -15,9 +15,7 @@ using testing::HasSubstr;
 
 class HostileGroupTest : public GroupFixture {
  protected:
-  HostileGroupTest() {
-    UseGroup(2);
-  }
+  HostileGroupTest() { UseGroup(2); }
   Layout Part(int rank) const { return PartOf(trainer_->Source(), rank).layout(); }
   Layout Whole() const {
     const Layout parts[] = {Part(0), Part(1)};

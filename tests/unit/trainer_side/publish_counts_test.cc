@@ -72,7 +72,7 @@ TEST_F(PublishCountsTest, MessagesFollowEnginesAndFramesFollowBucketsAndNothingF
     ASSERT_TRUE(report.ok() && report->AllCommitted());
   }
 
-  const int buckets = (kTensors * 64 + options_.bucket_bytes - 1) / static_cast<int>(options_.bucket_bytes);
+  const std::int64_t buckets = (kTensors * 64 + options_.bucket_bytes - 1) / options_.bucket_bytes;
   for (const auto& engine : engines_) EXPECT_LE(engine->account().frames, 2 * buckets);
   // Hello and its answer once; Offer, Accept, Seal, Ready, Flip and Committed for each version.
   EXPECT_LE(counting.messages, kEngines * (2 + 2 * 6));
