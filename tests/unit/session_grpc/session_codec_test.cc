@@ -61,13 +61,13 @@ TEST(SessionCodecTest, EveryMessageSurvivesTheRoundTrip) {
 TEST(SessionCodecTest, MessagesOfAFleetKeepWhatTheySay) {
   const auto all = OneMessageOfEach();
 
-  const auto roll_back = RoundTrip<RollBack>(all[21]);
-  EXPECT_EQ(RoundTrip<Require>(all[20]).version, (WeightVersion{"run", 8, SampleHash(4)}));
+  const auto roll_back = RoundTrip<RollBack>(all[22]);
+  EXPECT_EQ(RoundTrip<Require>(all[21]).version, (WeightVersion{"run", 8, SampleHash(4)}));
   EXPECT_EQ(roll_back.from, (WeightVersion{"run", 8, SampleHash(4)}));
   EXPECT_EQ(roll_back.to, 7u);
   EXPECT_EQ(roll_back.why, Status::Aborted("gate_refused", "why"));
   EXPECT_EQ(roll_back.time_left, std::chrono::microseconds(78));
-  EXPECT_EQ(RoundTrip<RolledBack>(all[22]).report.version, (WeightVersion{"run", 8, SampleHash(4)}));
+  EXPECT_EQ(RoundTrip<RolledBack>(all[23]).report.version, (WeightVersion{"run", 8, SampleHash(4)}));
   EXPECT_TRUE(RoundTrip<RollBack>(RollBack{.from = {"run", 8, SampleHash(4)}, .to = 7}).why.ok());
 }
 
