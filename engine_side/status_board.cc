@@ -93,6 +93,16 @@ void StatusBoard::Offered(const std::string& run, std::uint64_t number) {
 
 void StatusBoard::Require(const WeightVersion& version) {
   MutexLock lock(mu_);
+  RequireLocked(version);
+}
+
+// A flip that comes between this look and what follows posts itself after it, and settles what was required.
+void StatusBoard::RequireInPlaceOf(const std::optional<WeightVersion>& live, const WeightVersion& version) {
+  MutexLock lock(mu_);
+  if (slots_.live() == live) RequireLocked(version);
+}
+
+void StatusBoard::RequireLocked(const WeightVersion& version) {
   if (version.run == seen_run_) status_.newest_seen = std::max(status_.newest_seen, version.number);
   const std::optional<WeightVersion> live = slots_.live();
   std::optional<WeightVersion> required;

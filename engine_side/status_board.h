@@ -38,6 +38,7 @@ class StatusBoard {
 
   // See WeightReceiver::Require.
   void Require(const WeightVersion& version) EXCLUDES(mu_);
+  void RequireInPlaceOf(const std::optional<WeightVersion>& live, const WeightVersion& version) EXCLUDES(mu_);
 
   ReceiverStatus Read() const EXCLUDES(mu_);
   std::vector<HistoryEntry> Rows() const EXCLUDES(mu_);
@@ -48,6 +49,7 @@ class StatusBoard {
   static constexpr std::size_t kRecent = 256;
 
   void Changed() REQUIRES(mu_);
+  void RequireLocked(const WeightVersion& version) REQUIRES(mu_);
   // Is what was required live, or replaced by a version that was committed after it was?
   bool Satisfied(const HistoryEntry& row) const REQUIRES(mu_);
 

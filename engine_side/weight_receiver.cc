@@ -105,6 +105,9 @@ class Receiver final : public WeightReceiver {
   }
 
   void Require(const WeightVersion& version) override { board_.Require(version); }
+  void RequireInPlaceOf(const std::optional<WeightVersion>& live, const WeightVersion& version) override {
+    board_.RequireInPlaceOf(live, version);
+  }
 
   ReceiverStatus status() const override { return board_.Read(); }
   std::vector<HistoryEntry> History() const override { return board_.Rows(); }

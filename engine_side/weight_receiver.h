@@ -119,6 +119,8 @@ class WeightReceiver {
   // The fleet has committed `version`: while it is not live this replica is not ready. It serves on, for whoever asks.
   // A version whose digest is zero is told by run and number alone.
   virtual void Require(const WeightVersion& version) = 0;
+  // The same, unless another version than `live` is live by now: whoever says this knew only of that one.
+  virtual void RequireInPlaceOf(const std::optional<WeightVersion>& live, const WeightVersion& version) = 0;
 
   virtual ReceiverStatus status() const = 0;
   virtual std::vector<HistoryEntry> History() const = 0;  // oldest first; the newest 10 000 are kept

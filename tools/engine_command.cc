@@ -7,6 +7,7 @@
 #include "tools/command.h"
 #include "tools/dtype_option.h"
 #include "tools/engine_cut.h"
+#include "tools/engine_membership.h"
 #include "tools/engine_process.h"
 #include "tools/kv_option.h"
 #include "tools/options.h"
@@ -21,6 +22,7 @@ constexpr int kMaxThreads = 256;
 struct EngineOptions {
   std::string checkpoint;
   EngineProcessOptions process;
+  MembershipOptions membership;
   ReadOptions read;
   std::string flip = "shadow";
   std::string over_budget = "postpone";
@@ -65,17 +67,24 @@ Outcome RunEngine(Program& program, const EngineOptions& options) {
   process.parallel = ParallelWanted(options, checkpoint);
   process.read = options.read;
   process.security = std::move(security);
+  ASSIGN_OR_RETURN(process.peers, ClientSecurityOf(options.security));
   process.flip = options.flip == "in_place" ? FlipMode::kInPlace : FlipMode::kShadow;
   process.stall_budget.refuse = options.over_budget == "refuse";
   ASSIGN_OR_RETURN(const auto engine, EngineProcess::Start(process, checkpoint));
   program.out.PrintListening(engine->address());
   Clock& clock = Clock::Real();
   const TimePoint began = clock.Now();
-  const auto live = engine->Load(checkpoint, options.run, options.version,
-                                 Deadline::After(clock, options.load_deadline), program.interrupt.token());
+  const Deadline deadline = Deadline::After(clock, options.load_deadline);
+  EngineMembership membership(options.membership, *engine, process.peers);
+  const Status begun = membership.Begin(
+      [&] {
+        const auto loaded = engine->Load(checkpoint, options.run, options.version, deadline, program.interrupt.token());
+        return loaded.status().WithContext(options.checkpoint);
+      },
+      deadline, program.interrupt.token());
   if (program.interrupt.requested()) return program.interrupt.StopStatusOfServer();
-  if (!live.ok()) return live.status().WithContext(options.checkpoint);
-  SayReady(program.out, *live, checkpoint.read_summary(), MsOf(clock.Now() - began));
+  if (!begun.ok()) return begun;
+  SayReady(program.out, *engine->receiver().status().live, checkpoint.read_summary(), MsOf(clock.Now() - began));
   program.interrupt.Wait();
   return program.interrupt.StopStatusOfServer();
 }
@@ -139,9 +148,15 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
       ->type_name("DIR");
   AddNumber(app, "--version", options.version, "number of the checkpoint's version");
   app.add_option("--run", options.run, "run of the checkpoint's version")->capture_default_str();
-  AddDuration(app, "--load-deadline", options.load_deadline, "by when the checkpoint is loaded");
+  AddAddress(app, "--from-peer", options.membership.from_peer,
+             "take the first version from this running engine, which sends what it has live, instead of the files");
+  AddAddress(app, "--join", options.membership.join,
+             "be in the fleet of this publisher (publish --serve): it brings what its fleet has committed");
+  AddAddress(app, "--advertise", options.membership.advertise,
+             "with --join and --from-peer: where others reach this engine; default: where it listens");
+  AddDuration(app, "--load-deadline", options.load_deadline, "by when the first version is live");
   AddReadOptions(app, options.read);
-  AddServerSecurity(app, options.security);
+  AddBothSecurity(app, options.security);
 }
 
 }  // namespace

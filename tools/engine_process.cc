@@ -5,18 +5,23 @@
 
 #include "base/grpc/grpc_server.h"
 #include "base/ids.h"
+#include "base/worker.h"
 #include "bridge/send/publish_session.h"
 #include "bridge/session/grpc/grpc_control.h"
 #include "bridge/session/loopback/loopback_control.h"
+#include "bridge/transport/grpc/dialer.h"
 #include "bridge/transport/grpc/listener.h"
 #include "bridge/transport/loopback/dialer.h"
 #include "bridge/transport/loopback/listener.h"
+#include "bridge/transport/shm/dialer.h"
 #include "bridge/transport/shm/listener.h"
 #include "bridge/transport/shm/runtime_directory.h"
 #include "engine_side/decode/decode_engine.h"
 #include "engine_side/decode/grpc/rollout_service.h"
+#include "engine_side/grpc/peer_source_service.h"
 #include "engine_side/grpc/version_load_service.h"
 #include "engine_side/grpc/version_status_service.h"
+#include "engine_side/peer_sender.h"
 #include "engine_side/weight_receiver.h"
 #include "tools/engine_cut.h"
 
@@ -26,6 +31,7 @@ namespace {
 // The engine's name in its own process, where the cold start calls it.
 constexpr char kSelf[] = "self";
 constexpr Duration kStopGrace = std::chrono::seconds(2);
+constexpr Duration kHealthLook = std::chrono::milliseconds(200);  // between looks whether the engine stops
 
 // Norms and routers are often kept in fp32 beside bf16 weights.
 Status CheckEngineTypes(const LogicalCheckpoint& checkpoint, WantedDType wanted) {
@@ -69,6 +75,14 @@ ServingStatus ServingOf(const DecodeStatus& decode) {
 
 }  // namespace
 
+// The ways to another engine.
+struct PeerDialers {
+  explicit PeerDialers(const ClientSecurity& security) : control(security), grpc(security) {}
+  GrpcControlDialer control;
+  ShmDialer shm;
+  GrpcDialer grpc;
+};
+
 // In the order in which they are made; each may use those before it, and they go the other way.
 struct EngineProcess::Parts {
   std::string model;
@@ -88,7 +102,10 @@ struct EngineProcess::Parts {
   std::unique_ptr<EngineVersionStatusService> status;
   std::unique_ptr<RolloutService> rollout;
   std::unique_ptr<VersionLoadService> load;
+  std::unique_ptr<PeerDialers> peers;
+  std::unique_ptr<PeerSourceService> peer_source;
   std::unique_ptr<GrpcServer> server;
+  Worker health;
 
   Status MakeDecoder(const EngineProcessOptions& options, const ModelConfig& config, const EngineLayout& layout);
   Status OpenRoots(const EngineProcessOptions& options);
@@ -100,6 +117,9 @@ struct EngineProcess::Parts {
                    Deadline deadline, std::stop_token stop);
   Result<VersionOffer> OfferOfRequest(const VersionLoadRequest& request, const LogicalCheckpoint& checkpoint) const;
   SendReport LoadFromDisk(const VersionLoadRequest& request, Deadline deadline, std::stop_token stop);
+  SendReport SendToPeer(const std::string& to, Deadline deadline, std::stop_token stop);
+  // A replica that is not ready is out of rotation: its health says so.
+  void ShowHealth(const std::stop_token& stop);
   ~Parts();
 };
 
@@ -162,6 +182,25 @@ Status EngineProcess::Parts::MakeReceiver(const EngineProcessOptions& wanted, La
   return OkStatus();
 }
 
+SendReport EngineProcess::Parts::SendToPeer(const std::string& to, Deadline deadline, std::stop_token stop) {
+  ConnectionOptions connection;
+  connection.address = to;
+  connection.model = model;
+  connection.control = &peers->control;
+  connection.transports = {&peers->shm, &peers->grpc};
+  return SendLive(*receiver, /*families=*/{}, std::move(connection), deadline, std::move(stop));
+}
+
+void EngineProcess::Parts::ShowHealth(const std::stop_token& stop) {
+  std::uint64_t seen = 0;
+  while (!stop.stop_requested()) {
+    const auto mark = receiver->WaitForChange(seen, Deadline::After(Clock::Real(), kHealthLook));
+    if (!mark.ok()) continue;
+    seen = *mark;
+    server->SetServing(receiver->status().Ready());
+  }
+}
+
 Status EngineProcess::Parts::StartServer(const std::string& address, const ServerSecurity& security) {
   status = std::make_unique<EngineVersionStatusService>(
       *receiver, VersionStatusOptions{.model = model, .serving = [this] {
@@ -174,11 +213,16 @@ Status EngineProcess::Parts::StartServer(const std::string& address, const Serve
       VersionLoadOptions{.load = [this](const VersionLoadRequest& request, Deadline deadline, std::stop_token stop) {
         return LoadFromDisk(request, deadline, std::move(stop));
       }});
+  peer_source = std::make_unique<PeerSourceService>(
+      PeerSourceOptions{.send = [this](const std::string& to, Deadline deadline, std::stop_token stop) {
+        return SendToPeer(to, deadline, std::move(stop));
+      }});
   ASSIGN_OR_RETURN(server, GrpcServer::Start(address,
                                              {control->service(), &status->service(), &rollout->service(),
-                                              &load->service(), &grpc_listener->service()},
+                                              &load->service(), &peer_source->service(), &grpc_listener->service()},
                                              security));
   grpc_listener->SetAddress(server->address());
+  health = Worker("health", [this](const std::stop_token& stop) { ShowHealth(stop); });
   return OkStatus();
 }
 
@@ -227,6 +271,9 @@ EngineProcess::Parts::~Parts() {
   if (decode != nullptr) decode->Stop();
   if (status != nullptr) status->Stop();
   if (load != nullptr) load->Stop();
+  if (peer_source != nullptr) peer_source->Stop();
+  health.RequestStop();
+  health.Join();
   if (server != nullptr) server->Stop(kStopGrace);
 }
 
@@ -249,6 +296,7 @@ Result<std::unique_ptr<EngineProcess>> EngineProcess::Start(const EngineProcessO
   parts->fingerprint = fingerprint;
   RETURN_IF_ERROR(parts->OpenRoots(options));
   RETURN_IF_ERROR(parts->MakeDecoder(options, config, layout));
+  parts->peers = std::make_unique<PeerDialers>(options.peers);
   RETURN_IF_ERROR(parts->MakeListeners());
   RETURN_IF_ERROR(parts->MakeReceiver(options, std::move(layout.layout)));
   RETURN_IF_ERROR(parts->StartServer(options.listen, options.security));
@@ -261,6 +309,7 @@ EngineProcess::EngineProcess(std::unique_ptr<Parts> parts) : parts_(std::move(pa
 EngineProcess::~EngineProcess() = default;
 
 const std::string& EngineProcess::address() const { return parts_->server->address(); }
+WeightReceiver& EngineProcess::receiver() { return *parts_->receiver; }
 
 Result<WeightVersion> EngineProcess::Load(const LogicalCheckpoint& checkpoint, const std::string& run,
                                           std::uint64_t number, Deadline deadline, std::stop_token stop) {
@@ -270,7 +319,7 @@ Result<WeightVersion> EngineProcess::Load(const LogicalCheckpoint& checkpoint, c
   offer.new_run = true;
   const SendReport report = parts_->Stage(checkpoint, std::move(offer), {}, deadline, std::move(stop));
   RETURN_IF_ERROR(report.status);
-  parts_->server->SetServing(true);
+  parts_->server->SetServing(parts_->receiver->status().Ready());
   return report.version;
 }
 

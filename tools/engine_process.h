@@ -17,6 +17,7 @@
 #include "engine_side/decode/decode_engine.h"
 #include "engine_side/flip_mode.h"
 #include "engine_side/stall_budget.h"
+#include "engine_side/weight_receiver.h"
 #include "model/parallel_layout.h"
 #include "tools/logical_checkpoint.h"
 
@@ -41,6 +42,7 @@ struct EngineProcessOptions {
   ReadOptions read;                      // of versions from disk
   std::vector<std::string> allow_roots;  // directories beneath which versions may be loaded on behalf of a peer
   ServerSecurity security;
+  ClientSecurity peers;  // of engines that this one sends its version to
 };
 
 class EngineProcess {
@@ -56,6 +58,7 @@ class EngineProcess {
 
   // Where the server listens.
   const std::string& address() const;
+  WeightReceiver& receiver();
   // The cold start takes the way of every other version: plan, staging, verify, flip. Gives what is live then. Of an
   // artifact engine memory must be what its manifest says ("digest_mismatch", "artifact_altered").
   Result<WeightVersion> Load(const LogicalCheckpoint& checkpoint, const std::string& run, std::uint64_t number,

@@ -25,6 +25,7 @@
 #include "tools/read_option.h"
 #include "tools/security_options.h"
 #include "trainer_side/group_environment.h"
+#include "trainer_side/grpc/fleet_service.h"
 #include "trainer_side/grpc/version_status_service.h"
 #include "trainer_side/layouts/layout_spec.h"
 #include "trainer_side/weight_publisher.h"
@@ -51,6 +52,7 @@ struct PublishOptions {
   std::vector<std::string> ignore;
   Duration deadline = std::chrono::minutes(5);
   std::string listen;
+  bool serve = false;
   std::int64_t max_rate = 0;
   bool from_disk = false;
   std::uint64_t trainer_ranks = 1;
@@ -108,6 +110,8 @@ Result<WeightPublisherOptions> PublisherOptionsOf(const PublishOptions& options,
           ? 0
           : std::max<std::int64_t>(1, options.max_rate / static_cast<std::int64_t>(options.trainer_ranks));
   publisher.deadline = options.deadline;
+  publisher.catch_up = options.serve;
+  if (options.serve) publisher.snapshot = Snapshot::kTensorsStay;
   return publisher;
 }
 
@@ -161,7 +165,7 @@ void CancelWithoutItsRanks(Publishing& publishing, std::optional<Deadline>& pati
 
 // Waits for the end of the publish; Ctrl-C cancels it, and its replicas still get to hear that.
 Result<PublishReport> WaitForReport(Program& program, const PublishOptions& options, Publishing& publishing) {
-  PublishProgress progress(options.to.front(), !program.out.json() && !options.as_trainer_rank);
+  PublishProgress progress(options.to.empty() ? "" : options.to.front(), !program.out.json() && !options.as_trainer_rank);
   Clock& clock = Clock::Real();
   std::optional<Deadline> patience;
   const std::stop_callback cancel(program.interrupt.token(), [&] { publishing.publisher.Cancel(); });
@@ -195,6 +199,26 @@ Outcome TellAsMember(const Result<PublishReport>& report, const std::string& lea
   return heard ? Outcome() : Outcome(report->replicas.front().status);
 }
 
+// Stays as the source of whoever joins late or comes back. A publish that nobody has committed leaves nothing to serve.
+Outcome Serve(Program& program, const WeightPublisher& publisher, PublisherVersionStatusService& status,
+              const Result<PublishReport>& report) {
+  const Outcome outcome = Tell(program, report, OkStatus());
+  const std::optional<WeightVersion> committed = publisher.status().committed;
+  if (!report.ok() || !committed || program.interrupt.requested()) {
+    status.Stop();
+    return outcome;
+  }
+  if (!outcome.status.ok()) program.out.PrintError(outcome);
+  if (program.out.json()) {
+    program.out.PrintObject(Json{{"event", "ready"}, {"version", committed->number}, {"run", committed->run}});
+  } else {
+    program.out.PrintText(fmt::format("serving   version {} to whoever joins", committed->ToString()));
+  }
+  program.interrupt.Wait();
+  status.Stop();
+  return program.interrupt.StopStatusOfServer();
+}
+
 Outcome PublishAsTrainer(Program& program, const PublishOptions& options, const ClientSecurity& security) {
   ASSIGN_OR_RETURN(const ServerSecurity served, ServerSecurityOf(options.security));
   ASSIGN_OR_RETURN(ServerSecurity of_group, GroupSecurityOf(security));
@@ -219,9 +243,10 @@ Outcome PublishAsTrainer(Program& program, const PublishOptions& options, const 
     ASSIGN_OR_RETURN(ranks, RankProcesses::Start(group));
   }
   PublisherVersionStatusService status(*publisher);
+  FleetService fleet(*publisher);
   std::unique_ptr<GrpcServer> server;
   if (!options.listen.empty() && !options.as_trainer_rank) {
-    ASSIGN_OR_RETURN(server, GrpcServer::Start(options.listen, {&status.service()}, served));
+    ASSIGN_OR_RETURN(server, GrpcServer::Start(options.listen, {&status.service(), &fleet.service()}, served));
     server->SetServing(true);
     program.out.PrintListening(server->address());
   }
@@ -229,6 +254,7 @@ Outcome PublishAsTrainer(Program& program, const PublishOptions& options, const 
   ASSIGN_OR_RETURN(const auto handle, publisher->Publish({.number = number, .labels = {}, .take_over = false}));
   Publishing publishing{.publisher = *publisher, .handle = *handle, .ranks = ranks.get(), .lost = {}};
   const auto report = WaitForReport(program, options, publishing);
+  if (options.serve) return Serve(program, *publisher, status, report);
   status.Stop();
   if (options.as_trainer_rank) return TellAsMember(report, share.group.leader);
   if (ranks != nullptr) ranks->AwaitEnd(Deadline::After(Clock::Real(), kEndTime));
@@ -236,6 +262,8 @@ Outcome PublishAsTrainer(Program& program, const PublishOptions& options, const 
 }
 
 Outcome RunPublish(Program& program, const PublishOptions& options) {
+  if (options.to.empty() && !options.serve) return UsageError("--to is required");
+  if (options.to.empty() && options.run.empty()) return UsageError("--serve without --to needs --run");
   ASSIGN_OR_RETURN(const ClientSecurity security, ClientSecurityOf(options.security));
   if (!options.from_disk) return PublishAsTrainer(program, options, security);
   return PublishFromDisk(program, {.path = options.checkpoint,
@@ -250,7 +278,7 @@ Outcome RunPublish(Program& program, const PublishOptions& options) {
 
 void AddPublishOptions(CLI::App& app, PublishOptions& options) {
   app.add_option("checkpoint", options.checkpoint, "a checkpoint, a .safetensors file or an artifact")->required();
-  AddAddresses(app, "--to", options.to, "the replicas")->required();
+  AddAddresses(app, "--to", options.to, "the replicas; with --serve others may join");
   AddNumber(app, "--version", options.version, "its number; default: the highest seen + 1");
   CLI::Option* run = app.add_option("--run", options.run, "default: the run of the engine's live version");
   app.add_flag("--new-run", options.new_run, "the run starts here, at any number")->needs(run);
@@ -282,7 +310,11 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
       ->excludes(gather)
       ->excludes(layout);
   AddDuration(app, "--deadline", options.deadline, "of the whole publish");
-  AddAddress(app, "--listen", options.listen, "serve the publisher's own status meanwhile");
+  CLI::Option* listen = AddAddress(app, "--listen", options.listen, "serve the publisher's own status meanwhile");
+  app.add_flag("--serve", options.serve,
+               "stay as the source of the fleet: of replicas that join late, come back, or have missed the version")
+      ->needs(listen)
+      ->excludes(ranks);
   AddReadOptions(app, options.read);
   AddBothSecurity(app, options.security);
 }

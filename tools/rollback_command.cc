@@ -12,6 +12,17 @@ struct RollbackOptions {
   std::optional<std::uint64_t> to;
 };
 
+// Of a fleet: a replica that has not gone back is out of rotation now.
+Status FirstFailure(const Json& report) {
+  if (!report.contains("replicas")) return OkStatus();
+  for (const Json& replica : report["replicas"]) {
+    if (replica["error"].is_null()) continue;
+    return Status::Unavailable(replica["error"]["reason"].get<std::string>(),
+                               replica["error"]["message"].get<std::string>());
+  }
+  return OkStatus();
+}
+
 Status RollBack(Program& program, const RollbackOptions& options, VersionStatusClient& client, Deadline deadline) {
   ASSIGN_OR_RETURN(const Json report, client.Rollback(options.to, deadline, program.interrupt.token()));
   if (program.out.json()) {
@@ -21,13 +32,13 @@ Status RollBack(Program& program, const RollbackOptions& options, VersionStatusC
                                       report["version"].dump(), report["digest"].get<std::string>(),
                                       report["flip_stall_us"].dump()));
   }
-  return OkStatus();
+  return FirstFailure(report);
 }
 
 }  // namespace
 
 Command RollbackCommand(CLI::App& parent) {
-  CLI::App* app = AddSubcommand(parent, "rollback", "Flips an engine back to the version it has kept.",
+  CLI::App* app = AddSubcommand(parent, "rollback", "Flips an engine, or every replica of a publisher, back to the kept version.",
                                 "bascule rollback 127.0.0.1:7000 --to 6");
   auto options = std::make_shared<RollbackOptions>();
   AddPeerOptions(*app, options->peer);

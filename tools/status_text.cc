@@ -79,13 +79,15 @@ std::string RanksText(const Json& ranks) {
 }
 
 std::string PublisherText(const Json& status) {
-  std::vector<std::vector<std::string>> rows = {{"REPLICA", "STATE", "VERSION", "ERROR"}};
+  std::vector<std::vector<std::string>> rows = {{"REPLICA", "STATE", "VERSION", "DIGEST", "STALENESS", "READY", "ERROR"}};
   for (const Json& replica : status["replicas"]) {
     rows.push_back(
-        {Text(replica["address"]), Text(replica["state"]), Text(replica["version"]), ErrorText(replica["error"])});
+        {Text(replica["address"]), Text(replica["state"]), Text(replica["version"]), ShortDigest(replica["digest"]),
+         Text(replica["staleness"]), replica["ready"].get<bool>() ? "yes" : "no", ErrorText(replica["error"])});
   }
   const std::string head = TableText({{"publisher", status["publishing"].get<bool>() ? "publishing" : "idle"},
-                                      {"newest", VersionText(status["newest"])}});
+                                      {"newest", VersionText(status["newest"])},
+                                      {"committed", VersionText(status["committed"])}});
   return head + "\n\n" + TableText(rows);
 }
 

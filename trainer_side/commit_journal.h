@@ -3,6 +3,7 @@
 // it; those that are not have missed a commit.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <set>
@@ -18,8 +19,10 @@ struct CommitDecision {
   WeightVersion version;
   std::vector<std::string> replicas;  // that were all ready
   std::set<std::string> live;         // of those, where it is known to have gone live
-  bool finished() const { return live.size() == replicas.size(); }
   bool has(const std::string& address) const { return live.contains(address); }
+  bool finished() const {
+    return std::all_of(replicas.begin(), replicas.end(), [this](const auto& address) { return has(address); });
+  }
 };
 
 // Thread-safety: thread-safe.

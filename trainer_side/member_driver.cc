@@ -23,11 +23,11 @@ MemberDriver::MemberDriver(WeightPublisherOptions options, const TensorSource& s
                   source_.layout());
 }
 
-PublishReport MemberDriver::Run(const PublishRequest& request, const WeightVersion& /*newest*/, PendingPublish& pending,
-                                Deadline deadline, const Cancellation& cancel) {
+PublishReport MemberDriver::Run(const PublishJob& job, PendingPublish& pending, Deadline deadline,
+                                const Cancellation& cancel) {
   const RoundHooks hooks{.source = [&](const std::vector<TensorSpec>& wire) { return SourceOf(wire, pending); },
                          .packed = [&] { pending.SetPacked(); }};
-  const Result<GroupOutcome> outcome = member_->TakePart(request.number, hooks, deadline, cancel.token());
+  const Result<GroupOutcome> outcome = member_->TakePart(job.request.number, hooks, deadline, cancel.token());
   PublishReport report;
   if (outcome.ok()) {
     report = ReportOf(*outcome);

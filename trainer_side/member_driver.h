@@ -19,8 +19,8 @@ class MemberDriver final : public PublishDriver {
   MemberDriver(WeightPublisherOptions options, const TensorSource& source);
 
   // The number is the leader's choice; one that is asked for here is compared with it.
-  PublishReport Run(const PublishRequest& request, const WeightVersion& newest, PendingPublish& pending,
-                    Deadline deadline, const Cancellation& cancel) override;
+  PublishReport Run(const PublishJob& job, PendingPublish& pending, Deadline deadline,
+                    const Cancellation& cancel) override;
 
  private:
   // What sessions read: the tensors, or a copy that is made now.

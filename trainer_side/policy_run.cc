@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/worker.h"
+#include "bridge/send/decided_version.h"
 #include "bridge/send/replica_rollback.h"
 #include "trainer_side/commit_barrier.h"
 
@@ -14,27 +15,6 @@ namespace {
 
 // A refused canary goes back also when the publish has no time left.
 constexpr Duration kRollbackTime = std::chrono::seconds(30);
-
-// The vote of a replica whose fleet has decided before: only the same bytes are that version.
-class DecidedVote final : public FlipDecider {
- public:
-  explicit DecidedVote(const WeightVersion& decided) : decided_(decided) {}
-
-  void Ready(const WeightVersion& version, std::function<void()> wake) override {
-    if (version != decided_) {
-      decision_ = Status::DataLoss(
-          "digest_mismatch", fmt::format("{} was decided with digest {}, the source now has {}", decided_.ToString(),
-                                         decided_.digest.ToHex(), version.digest.ToHex()));
-    }
-    wake();
-  }
-  std::optional<Status> decision() const override { return decision_; }
-  std::optional<Status> Withdraw(const Status& /*why*/) override { return decision_; }
-
- private:
-  const WeightVersion decided_;
-  Status decision_;
-};
 
 }  // namespace
 
@@ -65,7 +45,7 @@ void PolicyRun::Each() {
 }
 
 void PolicyRun::All() {
-  if (const auto decided = ToFinish()) return Finish(*decided);
+  if (const auto decided = ToFinish()) return Finish(decided->version);
   if (const Replica* failed = FirstFailed()) {
     const Status& why = failed->sent.status;
     return GiveUp(Standing(), Status::Aborted("replica_not_ready", fmt::format("{}: {}: {}", failed->address(),
@@ -102,15 +82,15 @@ std::optional<CommitDecision> PolicyRun::ToFinish() const {
   return same ? last : std::nullopt;
 }
 
-void PolicyRun::Finish(const CommitDecision& decided) {
+void PolicyRun::Finish(const WeightVersion& decided) {
   ForEach(Standing(), [&](Replica& replica) {
-    DecidedVote vote(decided.version);
-    if (replica.connection->live() != decided.version) {
+    DecidedVersion vote(decided);
+    if (replica.connection->live() != decided) {
       Send(replica, terms_.cancel, &vote);
     } else {
       terms_.on_sealed();
       replica.state = ReplicaState::kCommitted;
-      replica.sent.version = replica.sent.flip.version = decided.version;
+      replica.sent.version = replica.sent.flip.version = decided;
     }
   });
   for (Replica& replica : replicas_) {

@@ -36,6 +36,8 @@ class PolicyRun {
   PolicyRun(std::vector<Replica>& replicas, PolicyTerms terms, bool known_run);
 
   void Run(PublishPolicy policy);
+  // A version that is decided already: sends it to those that lack it, if the source still has its bytes.
+  void Finish(const WeightVersion& decided);
 
  private:
   void Each();
@@ -44,7 +46,6 @@ class PolicyRun {
 
   // A decision that was made before, under the same number, and not carried out everywhere.
   std::optional<CommitDecision> ToFinish() const;
-  void Finish(const CommitDecision& decided);
   Status WriteDown(const WeightVersion& version) const;
   void NoteLive(const Replica& replica) const;
   void RollBackCanary(Replica& canary, const WeightVersion& previous, const Status& verdict);

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <utility>
 
 #include "base/log.h"
+#include "bridge/send/replica_rollback.h"
 #include "device/host/host_memory.h"
 #include "trainer_side/gather/gathered_source.h"
 #include "trainer_side/group_report.h"
@@ -37,10 +39,25 @@ ReplicaDriver::ReplicaDriver(WeightPublisherOptions options, const TensorSource&
                                       .credits = options_.credits,
                                       .clock = options_.clock},
                      plans_);
+}
+
+void ReplicaDriver::TakeReplicas(const std::vector<std::string>& addresses) {
   const bool gathers = options_.gather && (leader_ != nullptr || !HoldsFullTensors(source_.layout()));
-  for (const std::string& address : options_.replicas) {
-    replicas_.push_back({.connection = MakeConnection(address, gathers), .gathers = gathers});
+  std::move(replicas_.begin(), replicas_.end(), std::back_inserter(idle_));
+  replicas_.clear();
+  for (const std::string& address : addresses) {
+    const auto known = std::ranges::find(idle_, address, &Replica::address);
+    if (known == idle_.end()) {
+      replicas_.push_back({.connection = MakeConnection(address, gathers), .gathers = gathers});
+    } else {
+      replicas_.push_back(std::move(*known));
+      idle_.erase(known);
+    }
+    replicas_.back().Begin();
   }
+  std::erase_if(idle_, [](const Replica& replica) {
+    return !replica.connection->is_open() || !replica.connection->inbox().Quiet();
+  });
 }
 
 // Whoever sends full tensors needs no team for it: how these come together is its own affair.
@@ -71,17 +88,18 @@ ReplicaDriver::~ReplicaDriver() {
   if (leader_ != nullptr) leader_->Disband();
 }
 
-PublishReport ReplicaDriver::Run(const PublishRequest& request, const WeightVersion& newest, PendingPublish& pending,
-                                 Deadline deadline, const Cancellation& cancel) {
-  for (Replica& replica : replicas_) replica.Begin();
+PublishReport ReplicaDriver::Run(const PublishJob& job, PendingPublish& pending, Deadline deadline,
+                                 const Cancellation& cancel) {
+  TakeReplicas(job.replicas);
   gather_window_bytes_ = 0;
-  BeginRound(request, deadline, cancel);
+  if (job.again) return SendAgain(job, pending, deadline, cancel);
+  BeginRound(job.request, deadline, cancel);
   OpenReplicas(deadline, cancel);
   RefuseOtherTensors();
   OpenGathering(deadline, cancel.token());
   SettleDecision();
   VersionOffer offer;
-  if (Result<VersionOffer> chosen = ChooseVersion(request, newest); chosen.ok()) {
+  if (Result<VersionOffer> chosen = ChooseVersion(job.request, job.newest); chosen.ok()) {
     offer = std::move(*chosen);
   } else {
     FailAll(chosen.status());
@@ -91,11 +109,33 @@ PublishReport ReplicaDriver::Run(const PublishRequest& request, const WeightVers
     if (const Status taken = TakeSnapshot(); !taken.ok()) FailAll(taken);
     pending.SetPacked();
   }
-  SendToReplicas(offer, offer.run == KnownRun(newest), pending, deadline, cancel);
+  SendToReplicas(offer, offer.run == KnownRun(job.newest), std::nullopt, pending, deadline, cancel);
   NoteDecision();
   PublishReport report = Report(offer, pending);
+  packed_ = report.version;
   if (leader_ != nullptr) leader_->Conclude(OutcomeOf(report));
   return report;
+}
+
+bool ReplicaDriver::CanSendAgain(const WeightVersion& version) const {
+  if (leader_ != nullptr || version.run != packed_.run || version.number != packed_.number) return false;
+  return options_.snapshot == Snapshot::kTensorsStay || (options_.snapshot == Snapshot::kHost && snapshot_ != nullptr);
+}
+
+PublishReport ReplicaDriver::SendAgain(const PublishJob& job, PendingPublish& pending, Deadline deadline,
+                                       const Cancellation& cancel) {
+  committed_ = *job.again;
+  OpenReplicas(deadline, cancel);
+  RefuseOtherTensors();
+  OpenGathering(deadline, cancel.token());
+  SettleDecision();
+  VersionOffer offer;
+  offer.run = job.again->run;
+  offer.number = job.again->number;
+  offer.families = options_.families;
+  offer.term = term_;
+  SendToReplicas(offer, /*known_run=*/true, job.again, pending, deadline, cancel);
+  return Report(offer, pending);
 }
 
 void ReplicaDriver::BeginRound(const PublishRequest& request, Deadline deadline, const Cancellation& cancel) {
@@ -223,8 +263,8 @@ Status ReplicaDriver::TakeSnapshot() {
   return OkStatus();
 }
 
-void ReplicaDriver::SendToReplicas(const VersionOffer& offer, bool known_run, PendingPublish& pending,
-                                   Deadline deadline, const Cancellation& cancel) {
+void ReplicaDriver::SendToReplicas(const VersionOffer& offer, bool known_run, const std::optional<WeightVersion>& again,
+                                   PendingPublish& pending, Deadline deadline, const Cancellation& cancel) {
   const std::vector<Replica*> standing = Standing();
   pending.ExpectSealed(static_cast<int>(standing.size()));
   if (standing.empty()) return;
@@ -247,17 +287,17 @@ void ReplicaDriver::SendToReplicas(const VersionOffer& offer, bool known_run, Pe
     pending.CountSealed();
     if (--unsealed == 0 && leader_ != nullptr) leader_->NotePacked();
   };
-  PolicyRun(replicas_,
-            {.source = *source,
-             .offer = offer,
-             .deadline = deadline,
-             .cancel = cancel,
-             .on_sealed = on_sealed,
-             .journal = options_.journal,
-             .gate = options_.gate,
-             .clock = *options_.clock},
-            known_run)
-      .Run(options_.policy);
+  PolicyRun run(replicas_,
+                {.source = *source,
+                 .offer = offer,
+                 .deadline = deadline,
+                 .cancel = cancel,
+                 .on_sealed = on_sealed,
+                 .journal = options_.journal,
+                 .gate = options_.gate,
+                 .clock = *options_.clock},
+                known_run);
+  again ? run.Finish(*again) : run.Run(options_.policy);
   if (!gathered.empty()) gather_window_bytes_ = gathering_->Finish();
 }
 
@@ -289,6 +329,51 @@ PublishReport ReplicaDriver::Report(const VersionOffer& offer, const PendingPubl
                                .flip = sent.flip});
   }
   return report;
+}
+
+Result<FleetRollback> ReplicaDriver::RollBack(const std::vector<std::string>& replicas,
+                                              std::optional<std::uint64_t> to, Deadline deadline,
+                                              const Cancellation& cancel) {
+  TakeReplicas(replicas);
+  // What a replica keeps is told when a connection begins. The ranks of a group are not there to begin one.
+  for (Replica& replica : replicas_) {
+    if (leader_ == nullptr) replica.connection->Close();
+  }
+  OpenReplicas(deadline, cancel);
+  ASSIGN_OR_RETURN(const WeightVersion kept, KeptByAll(to));
+  ForEach(Standing(), [&](Replica& replica) {
+    const WeightVersion from = replica.connection->live();
+    const Status why = Status::Aborted("fleet_rollback", "the whole fleet goes back");
+    const Result<FlipReport> back = RollBackReplica(*replica.connection, from, kept.number, why, deadline, cancel);
+    replica.sent.status = back.status();
+    replica.sent.phase = replica.connection->phase();
+    if (!back.ok()) return;
+    replica.state = ReplicaState::kRolledBack;
+    replica.sent.flip = *back;
+  });
+  committed_ = kept;
+  FleetRollback rollback{.version = kept, .replicas = {}};
+  const PendingPublish none(*options_.clock);
+  rollback.replicas = Report({.run = kept.run, .number = kept.number}, none).replicas;
+  return rollback;
+}
+
+Result<WeightVersion> ReplicaDriver::KeptByAll(std::optional<std::uint64_t> to) {
+  const std::vector<Replica*> standing = Standing();
+  if (standing.empty()) return Status::Unavailable("no_replica", "none can be reached");
+  const WeightVersion& kept = standing.front()->connection->kept();
+  for (const Replica* replica : standing) {
+    const WeightVersion& own = replica->connection->kept();
+    if (own.run.empty()) return Status::FailedPrecondition("no_kept_version", replica->address());
+    if (own == kept) continue;
+    return Status::FailedPrecondition("kept_differs",
+                                      fmt::format("{} keeps {}, {} keeps {}", standing.front()->address(),
+                                                  kept.ToString(), replica->address(), own.ToString()));
+  }
+  if (to && *to != kept.number) {
+    return Status::NotFound("version_not_kept", fmt::format("wanted={} kept={}", *to, kept.number));
+  }
+  return kept;
 }
 
 void ReplicaDriver::FailAll(const Status& why) {

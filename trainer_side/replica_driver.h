@@ -28,12 +28,20 @@ class ReplicaDriver final : public PublishDriver {
   static Result<std::unique_ptr<ReplicaDriver>> Create(WeightPublisherOptions options, const TensorSource& source);
   ~ReplicaDriver() override;
 
-  PublishReport Run(const PublishRequest& request, const WeightVersion& newest, PendingPublish& pending,
-                    Deadline deadline, const Cancellation& cancel) override;
+  PublishReport Run(const PublishJob& job, PendingPublish& pending, Deadline deadline,
+                    const Cancellation& cancel) override;
+  bool CanSendAgain(const WeightVersion& version) const override;
+  Result<FleetRollback> RollBack(const std::vector<std::string>& replicas, std::optional<std::uint64_t> to,
+                                 Deadline deadline, const Cancellation& cancel) override;
   std::string group_address() const override { return listener_ == nullptr ? "" : listener_->address(); }
 
  private:
   ReplicaDriver(WeightPublisherOptions options, const TensorSource& source);
+
+  // Those with these addresses, in this order; connections that stand are used again.
+  void TakeReplicas(const std::vector<std::string>& addresses);
+  PublishReport SendAgain(const PublishJob& job, PendingPublish& pending, Deadline deadline,
+                          const Cancellation& cancel);
 
   // The phases of one publish.
   void BeginRound(const PublishRequest& request, Deadline deadline, const Cancellation& cancel);
@@ -49,9 +57,12 @@ class ReplicaDriver final : public PublishDriver {
   std::string KnownRun(const WeightVersion& newest) const;
   Status CheckStanding();
   Status TakeSnapshot();
-  void SendToReplicas(const VersionOffer& offer, bool known_run, PendingPublish& pending, Deadline deadline,
-                      const Cancellation& cancel);
+  // `again`: what was decided before, for those that lack it.
+  void SendToReplicas(const VersionOffer& offer, bool known_run, const std::optional<WeightVersion>& again,
+                      PendingPublish& pending, Deadline deadline, const Cancellation& cancel);
   void NoteDecision();
+  // The kept version of all replicas that stand.
+  Result<WeightVersion> KeptByAll(std::optional<std::uint64_t> to);
   PublishReport Report(const VersionOffer& offer, const PendingPublish& pending) const;
 
   std::unique_ptr<ReplicaConnection> MakeConnection(const std::string& address, bool gathers);
@@ -68,10 +79,12 @@ class ReplicaDriver final : public PublishDriver {
   PlanCache plans_;
   std::unique_ptr<GroupLeader> leader_;         // null without a group
   std::shared_ptr<const Layout> group_layout_;  // of the last round; shared with the leader
-  std::vector<Replica> replicas_;
+  std::vector<Replica> replicas_;  // of the publish under way
+  std::vector<Replica> idle_;      // others whose connections stand
   std::optional<Gathering> gathering_;
   std::int64_t gather_window_bytes_ = 0;  // of the publish
   std::unique_ptr<HostSnapshot> snapshot_;
+  WeightVersion packed_;                             // what the snapshot has, or the tensors that stay
   std::optional<WeightVersion> committed_;           // by the fleet as a whole; a replica without it is out of rotation
   std::uint64_t term_ = 1;                           // each takeover raises it
   std::unique_ptr<ControlHost::Listener> listener_;  // last: its threads use the leader

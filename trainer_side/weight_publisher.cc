@@ -38,7 +38,8 @@ Status CheckGroup(const TrainerGroup& group) {
 Status CheckOptions(const WeightPublisherOptions& options) {
   RETURN_IF_ERROR(CheckGroup(options.group));
   const bool leads = options.group.rank == 0;
-  if (leads && options.replicas.empty())
+  const bool may_wait = options.catch_up && !options.run.empty();  // for replicas that join
+  if (leads && options.replicas.empty() && !may_wait)
     return Status::InvalidArgument("no_replica", "the publisher has no replica to send to");
   if (std::set<std::string>(options.replicas.begin(), options.replicas.end()).size() != options.replicas.size()) {
     return BadOptions("a replica is named twice");
@@ -67,115 +68,268 @@ Status CheckOptions(const WeightPublisherOptions& options) {
 
 class Publisher final : public WeightPublisher {
  public:
-  Publisher(Clock& clock, Duration deadline, TensorSource source)
-      : clock_(clock), deadline_(deadline), source_(std::move(source)) {}
+  Publisher(const WeightPublisherOptions& options, TensorSource source)
+      : clock_(*options.clock),
+        deadline_(options.deadline),
+        catch_up_(options.catch_up),
+        source_(std::move(source)),
+        roster_(options.fleet, options.replicas) {}
   ~Publisher() override;
 
   const TensorSource& source() const { return source_; }
-  void Drive(std::unique_ptr<PublishDriver> driver) { driver_ = std::move(driver); }
+  void Drive(std::unique_ptr<PublishDriver> driver) EXCLUDES(mu_);
 
   Result<std::shared_ptr<PublishHandle>> Publish(PublishRequest request) override EXCLUDES(mu_);
   void Cancel() override EXCLUDES(mu_);
+  Result<FleetWelcome> Join(const FleetHeartbeat& heartbeat) override EXCLUDES(mu_);
+  void Leave(const std::string& address, InstanceId instance) override EXCLUDES(mu_);
+  Result<FleetRollback> RollBack(std::optional<std::uint64_t> to, Deadline deadline) override EXCLUDES(mu_);
   std::string group_address() const override { return driver_->group_address(); }
   PublisherStatus status() const override EXCLUDES(mu_);
   std::vector<PublishReport> History() const override EXCLUDES(mu_);
   Result<std::uint64_t> WaitForChange(std::uint64_t seen, Deadline deadline) const override EXCLUDES(mu_);
 
  private:
-  // One publish that is under way or waits for the one that it supersedes.
-  struct Publishing {
+  // One use of the driver: under way, or waiting for those before it.
+  struct Turn {
+    bool gives_way = false;  // a catch-up: every publish comes first
     Cancellation cancel;
     bool over = false;  // guarded by mu_
-    Worker worker;      // last: joined before the rest goes
+    Worker worker;      // of a publish; last: joined before the rest goes
   };
 
-  void Run(Publishing& own, const PublishRequest& request, PendingPublish& pending) EXCLUDES(mu_);
-  // Waits for every publish that began before this one, and gives the newest version by then.
-  WeightVersion AwaitTurn(const Publishing& own) EXCLUDES(mu_);
-  void Record(const PublishReport& report, Publishing& own) EXCLUDES(mu_);
+  Turn& TakeTurn(bool gives_way) REQUIRES(mu_);
+  bool Busy() const REQUIRES(mu_);  // with more than a catch-up
+  // Those under way or waiting give way to what comes next.
+  void Supersede() REQUIRES(mu_);
+  // Waits for every turn before this one.
+  void AwaitTurn(const Turn& own) REQUIRES(mu_);
+  void Run(Turn& own, PublishRequest request, PendingPublish& pending) EXCLUDES(mu_);
+  void Record(const PublishReport& report, Turn& own) EXCLUDES(mu_);
+  void NoteInRoster(const std::vector<ReplicaReport>& replicas, const WeightVersion& version) REQUIRES(mu_);
+  void EndTurn(Turn& own) REQUIRES(mu_);
+  void Changed() REQUIRES(mu_);
+
+  // Brings what the fleet has committed to replicas that lack it, between publishes.
+  void KeepCaughtUp(const std::stop_token& stop) EXCLUDES(mu_);
+  // What to do now, and its turn; waits a while where there is nothing.
+  std::optional<PublishJob> NextCatchUp(Turn** turn) EXCLUDES(mu_);
 
   Clock& clock_;
   const Duration deadline_;
+  const bool catch_up_;
   const TensorSource source_;
-  std::unique_ptr<PublishDriver> driver_;  // of the publish thread
+  std::unique_ptr<PublishDriver> driver_;  // of whoever has the turn
 
   mutable Mutex mu_;  // Guards what others ask for; never held across a wait but for changes.
   mutable CondVar changed_;
   PublisherStatus status_ GUARDED_BY(mu_);
+  FleetRoster roster_ GUARDED_BY(mu_);
+  bool sends_again_ GUARDED_BY(mu_) = false;  // the driver has the bytes of what the fleet has committed
   std::deque<PublishReport> history_ GUARDED_BY(mu_);
   std::uint64_t change_ GUARDED_BY(mu_) = 1;
-  std::list<Publishing> publishing_ GUARDED_BY(mu_);  // oldest first; those that are over until the next begins
+  std::list<Turn> turns_ GUARDED_BY(mu_);  // oldest first; those that are over until the next begins
+  Worker catch_up_worker_;
 };
 
+void Publisher::Drive(std::unique_ptr<PublishDriver> driver) {
+  driver_ = std::move(driver);
+  if (!catch_up_) return;
+  catch_up_worker_ = Worker("fleet", [this](const std::stop_token& stop) { KeepCaughtUp(stop); });
+}
+
 Publisher::~Publisher() {
+  catch_up_worker_.RequestStop();
   Cancel();
-  std::list<Publishing> publishing;
+  catch_up_worker_.Join();
+  std::list<Turn> turns;
   MutexLock lock(mu_);
   while (status_.publishing) clock_.WaitUntil(changed_, mu_, clock_.Now() + kLookAgain);
-  publishing.swap(publishing_);
+  turns.swap(turns_);
 }
 
 Result<std::shared_ptr<PublishHandle>> Publisher::Publish(PublishRequest request) {
   MutexLock lock(mu_);
-  if (status_.publishing && !request.supersede) {
+  if (Busy() && !request.supersede) {
     return Status::FailedPrecondition("publish_in_progress", "the one before has not ended");
   }
-  publishing_.remove_if([](const Publishing& one) { return one.over; });
-  for (Publishing& older : publishing_) {
-    older.cancel.Request(Status::Aborted("superseded", "the trainer publishes a newer version"));
-  }
-  status_.publishing = true;
-  ++change_;
-  changed_.NotifyAll();
+  Supersede();
+  Turn& own = TakeTurn(/*gives_way=*/false);
   // Shared by the caller and the publish thread, either of which may be the last.
   auto pending = std::make_shared<PendingPublish>(clock_);
-  Publishing& own = publishing_.emplace_back();
   own.worker = Worker("publish", [this, &own, request = std::move(request), pending](const std::stop_token&) {
     Run(own, request, *pending);
   });
   return std::shared_ptr<PublishHandle>(std::move(pending));
 }
 
-void Publisher::Run(Publishing& own, const PublishRequest& request, PendingPublish& pending) {
-  const WeightVersion newest = AwaitTurn(own);
-  PublishReport report = driver_->Run(request, newest, pending, Deadline::After(clock_, deadline_), own.cancel);
+void Publisher::Run(Turn& own, PublishRequest request, PendingPublish& pending) {
+  PublishJob job{.request = std::move(request)};
+  {
+    MutexLock lock(mu_);
+    AwaitTurn(own);
+    job.newest = status_.newest;
+    job.replicas = roster_.Targets(clock_.Now());
+    roster_.Began(job.replicas);
+    Changed();
+  }
+  PublishReport report = driver_->Run(job, pending, Deadline::After(clock_, deadline_), own.cancel);
   Record(report, own);
   pending.Finish(std::move(report));
 }
 
-WeightVersion Publisher::AwaitTurn(const Publishing& own) {
-  MutexLock lock(mu_);
-  const auto first = [&] {
-    return std::find_if(publishing_.begin(), publishing_.end(), [](const Publishing& one) { return !one.over; });
-  };
-  while (&*first() != &own) clock_.WaitUntil(changed_, mu_, clock_.Now() + kLookAgain);
-  return status_.newest;
-}
-
 void Publisher::Cancel() {
   MutexLock lock(mu_);
-  for (Publishing& one : publishing_) one.cancel.Request(Status::Cancelled("cancelled", "the publisher stopped it"));
+  for (Turn& turn : turns_) turn.cancel.Request(Status::Cancelled("cancelled", "the publisher stopped it"));
+  changed_.NotifyAll();
 }
 
-void Publisher::Record(const PublishReport& report, Publishing& own) {
+Publisher::Turn& Publisher::TakeTurn(bool gives_way) {
+  turns_.remove_if([](const Turn& turn) { return turn.over; });
+  status_.publishing = true;
+  Changed();
+  Turn& own = turns_.emplace_back();
+  own.gives_way = gives_way;
+  return own;
+}
+
+bool Publisher::Busy() const {
+  return std::any_of(turns_.begin(), turns_.end(), [](const Turn& turn) { return !turn.over && !turn.gives_way; });
+}
+
+void Publisher::Supersede() {
+  for (Turn& turn : turns_) turn.cancel.Request(Status::Aborted("superseded", "the trainer publishes a newer version"));
+}
+
+void Publisher::AwaitTurn(const Turn& own) {
+  const auto first = [&] {
+    return std::find_if(turns_.begin(), turns_.end(), [](const Turn& turn) { return !turn.over; });
+  };
+  while (&*first() != &own) clock_.WaitUntil(changed_, mu_, clock_.Now() + kLookAgain);
+}
+
+void Publisher::Record(const PublishReport& report, Turn& own) {
   LogInfo("publish_ended", "version={} digest={} replicas={} committed={} wire_bytes={} packed_ms={:.1f}",
           report.version.ToString(), report.version.digest.ToHex(), report.replicas.size(),
           std::count_if(report.replicas.begin(), report.replicas.end(), [](const auto& r) { return r.status.ok(); }),
           report.wire_bytes, report.packed_ms);
   MutexLock lock(mu_);
-  own.over = true;
   if (!report.version.digest.IsZero()) status_.newest = report.version;
   status_.replicas = report.replicas;
-  status_.publishing = std::any_of(publishing_.begin(), publishing_.end(), [](const auto& one) { return !one.over; });
   history_.push_back(report);
   if (history_.size() > kHistoryEntries) history_.pop_front();
+  NoteInRoster(report.replicas, report.version);
+  // A fleet without replicas yet: who joins gets this version.
+  if (catch_up_ && report.replicas.empty() && !report.version.run.empty()) roster_.Commit(report.version);
+  EndTurn(own);
+}
+
+void Publisher::NoteInRoster(const std::vector<ReplicaReport>& replicas, const WeightVersion& version) {
+  for (const ReplicaReport& replica : replicas) {
+    const bool committed = replica.status.ok() && replica.state == ReplicaState::kCommitted;
+    if (committed) roster_.Commit(version);
+    const WeightVersion live = replica.state == ReplicaState::kRolledBack ? replica.flip.version
+                               : committed                                ? version
+                                                                          : WeightVersion{};
+    roster_.Ended(replica.address, replica.status, replica.state, replica.phase, live, clock_.Now());
+  }
+}
+
+void Publisher::EndTurn(Turn& own) {
+  own.over = true;
+  sends_again_ = catch_up_ && roster_.committed() && driver_->CanSendAgain(*roster_.committed());
+  status_.publishing = std::any_of(turns_.begin(), turns_.end(), [](const Turn& turn) { return !turn.over; });
+  Changed();
+}
+
+void Publisher::Changed() {
   ++change_;
   changed_.NotifyAll();
 }
 
+Result<FleetWelcome> Publisher::Join(const FleetHeartbeat& heartbeat) {
+  if (!catch_up_) return Status::Unimplemented("no_fleet", "this publisher takes no replicas in");
+  MutexLock lock(mu_);
+  const TimePoint now = clock_.Now();
+  RETURN_IF_ERROR(roster_.Join(heartbeat, now));
+  Changed();
+  return roster_.WelcomeOf(heartbeat.address, sends_again_, now);
+}
+
+void Publisher::Leave(const std::string& address, InstanceId instance) {
+  MutexLock lock(mu_);
+  roster_.Leave(address, instance);
+  Changed();
+}
+
+void Publisher::KeepCaughtUp(const std::stop_token& stop) {
+  const std::stop_callback wake(stop, [this] {
+    MutexLock lock(mu_);
+    changed_.NotifyAll();
+  });
+  while (!stop.stop_requested()) {
+    Turn* own = nullptr;
+    const std::optional<PublishJob> job = NextCatchUp(&own);
+    if (!job) continue;
+    const std::stop_callback end(
+        stop, [&] { own->cancel.Request(Status::Cancelled("cancelled", "the publisher goes away")); });
+    PendingPublish pending(clock_);
+    const PublishReport report = driver_->Run(*job, pending, Deadline::After(clock_, deadline_), own->cancel);
+    MutexLock lock(mu_);
+    // The digest is known once the version has been sent for the first time.
+    NoteInRoster(report.replicas, report.version.digest.IsZero() ? *job->again : report.version);
+    if (report.AllCommitted() && status_.newest.digest.IsZero()) status_.newest = report.version;
+    EndTurn(*own);
+  }
+}
+
+std::optional<PublishJob> Publisher::NextCatchUp(Turn** turn) {
+  MutexLock lock(mu_);
+  const TimePoint now = clock_.Now();
+  const bool may = !status_.publishing && sends_again_;
+  PublishJob job{.request = {}, .newest = status_.newest, .replicas = {}, .again = roster_.committed()};
+  if (may) job.replicas = roster_.Due(now);
+  if (job.replicas.empty()) {
+    const TimePoint next = may ? roster_.NextDue(now).value_or(TimePoint::max()) : TimePoint::max();
+    clock_.WaitUntil(changed_, mu_, std::min(next, now + kLookAgain));
+    return std::nullopt;
+  }
+  *turn = &TakeTurn(/*gives_way=*/true);
+  roster_.Began(job.replicas);
+  return job;
+}
+
+Result<FleetRollback> Publisher::RollBack(std::optional<std::uint64_t> to, Deadline deadline) {
+  Turn* own = nullptr;
+  std::vector<std::string> replicas;
+  {
+    MutexLock lock(mu_);
+    if (Busy()) return Status::FailedPrecondition("publish_in_progress", "roll back once it has ended");
+    Supersede();
+    own = &TakeTurn(/*gives_way=*/false);
+    AwaitTurn(*own);
+    replicas = roster_.Targets(clock_.Now());
+  }
+  Result<FleetRollback> rollback = driver_->RollBack(replicas, to, deadline, own->cancel);
+  MutexLock lock(mu_);
+  if (rollback.ok()) {
+    for (const ReplicaReport& replica : rollback->replicas) {
+      const WeightVersion live = replica.status.ok() ? rollback->version : WeightVersion{};
+      roster_.Ended(replica.address, replica.status, replica.state, replica.phase, live, clock_.Now());
+    }
+    roster_.Commit(rollback->version);
+  }
+  EndTurn(*own);
+  return rollback;
+}
+
 PublisherStatus Publisher::status() const {
   MutexLock lock(mu_);
-  return status_;
+  PublisherStatus status = status_;
+  status.publishing = Busy();
+  status.committed = roster_.committed();
+  status.fleet = roster_.Rows(clock_.Now());
+  return status;
 }
 
 std::vector<PublishReport> Publisher::History() const {
@@ -205,7 +359,7 @@ Result<std::unique_ptr<WeightPublisher>> WeightPublisher::Create(WeightPublisher
   if (grouped && source.layout().ranks.size() != 1) {
     return BadOptions(fmt::format("a process of a group has one trainer rank, not {}", source.layout().ranks.size()));
   }
-  auto publisher = std::make_unique<Publisher>(*options.clock, options.deadline, std::move(source));
+  auto publisher = std::make_unique<Publisher>(options, std::move(source));
   if (grouped && options.group.rank > 0) {
     publisher->Drive(std::make_unique<MemberDriver>(std::move(options), publisher->source()));
   } else {

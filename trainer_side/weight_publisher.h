@@ -35,6 +35,7 @@
 #include "bridge/session/messages.h"
 #include "bridge/transport/transport.h"
 #include "trainer_side/commit_journal.h"
+#include "trainer_side/fleet_roster.h"
 #include "trainer_side/publish_policy.h"
 #include "trainer_side/tensor_source.h"
 #include "trainer_side/weight_guard.h"
@@ -42,8 +43,9 @@
 namespace bascule {
 
 enum class Snapshot {
-  kNone,  // buckets are packed from the trainer's tensors; packed comes when every replica has sealed
-  kHost,  // one copy in the wire dtype is made first; packed comes after that copy
+  kNone,         // buckets are packed from the trainer's tensors; packed comes when every replica has sealed
+  kHost,         // one copy in the wire dtype is made first; packed comes after that copy
+  kTensorsStay,  // the trainer's tensors never change: they are read as with kNone, and again for who comes late
 };
 
 // One rank among several processes.
@@ -71,6 +73,11 @@ struct WeightPublisherOptions {
   CanaryGate gate;                   // of kCanary
   std::optional<WeightGuard> guard;  // looks at the weights before they are sent; absent: not at all
   int min_replicas = 1;              // a publish that reaches fewer fails at once
+  // Replicas may join and leave (WeightPublisher::Join). One that lacks what the fleet has committed is brought it
+  // between publishes, from the snapshot (kHost, kTensorsStay) of a publisher that is no group. Then `replicas` may be
+  // empty, if `run` is not.
+  bool catch_up = false;
+  FleetOptions fleet;
   Snapshot snapshot = Snapshot::kNone;
   std::int64_t bucket_bytes = 2 << 20;
   std::int32_t credits = 4;               // per route
@@ -125,11 +132,19 @@ class PublishHandle {
   virtual Result<PublishReport> WaitCommitted(Deadline deadline) = 0;
 };
 
-// For status: what the publisher last did.
+// For status: what the publisher last did, and how its fleet fares.
 struct PublisherStatus {
   WeightVersion newest;  // last version packed and sealed
   bool publishing = false;
-  std::vector<ReplicaReport> replicas;  // of the last publish
+  std::vector<ReplicaReport> replicas;     // of the last publish
+  std::optional<WeightVersion> committed;  // by the fleet
+  std::vector<FleetRow> fleet;             // every replica, listed or joined
+};
+
+// What became of a fleet's rollback: a replica whose status is not OK has what it had.
+struct FleetRollback {
+  WeightVersion version;  // that is live again
+  std::vector<ReplicaReport> replicas;
 };
 
 class WeightPublisher {
@@ -144,6 +159,20 @@ class WeightPublisher {
   virtual Result<std::shared_ptr<PublishHandle>> Publish(PublishRequest request) = 0;
   // Ends a running publish: its replicas, and the ranks of its group, see an Abort "cancelled".
   virtual void Cancel() = 0;
+  // A replica is there, or still there (see FleetRoster). What it lacks is brought to it, if that can be.
+  //
+  // ResourceExhausted "fleet_full"; InvalidArgument "bad_address"; Unimplemented "no_fleet"  catch_up is not set
+  virtual Result<FleetWelcome> Join(const FleetHeartbeat& heartbeat) = 0;
+  virtual void Leave(const std::string& address, InstanceId instance) = 0;
+
+  // Every replica goes back to the version it has kept, which has to be the same one for all that can be reached;
+  // `to` must be its number when given. Nobody goes back where one could not. What follows in the fleet is that
+  // version: who could not be reached is behind.
+  //
+  // FailedPrecondition "publish_in_progress"; "no_kept_version" | "kept_differs"; NotFound "version_not_kept"
+  // Unavailable "no_replica"  none can be reached
+  virtual Result<FleetRollback> RollBack(std::optional<std::uint64_t> to, Deadline deadline) = 0;
+
   // Where rank 0 of a group listens; empty without a group and on other ranks.
   virtual std::string group_address() const = 0;
   virtual PublisherStatus status() const = 0;

@@ -7,31 +7,10 @@
 
 #include "bascule/v1/version_load.grpc.pb.h"
 #include "base/grpc/grpc_status.h"
-#include "base/worker.h"
+#include "engine_side/grpc/caller_watch_internal.h"
 
 namespace bascule {
 namespace {
-
-// How often a running load looks whether its caller is still there.
-constexpr Duration kCallerPoll = std::chrono::milliseconds(100);
-
-// Requests a stop once the caller of a call has gone away, or `stopping`.
-class CallerWatch {
- public:
-  CallerWatch(grpc::ServerContext& context, std::stop_token stopping)
-      : worker_("load-watch", [this, &context, stopping](std::stop_token done) {
-          Clock& clock = Clock::Real();
-          while (!context.IsCancelled() && !stopping.stop_requested()) {
-            if (!clock.SleepUntil(clock.Now() + kCallerPoll, done)) return;
-          }
-          stop_.request_stop();
-        }) {}
-  std::stop_token token() const { return stop_.get_token(); }
-
- private:
-  std::stop_source stop_;
-  Worker worker_;
-};
 
 void Fill(const SendReport& report, v1::LoadVersionResponse& out) {
   const FlipReport& flip = report.flip;

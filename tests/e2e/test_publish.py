@@ -103,7 +103,7 @@ class PublishTest(EndToEndTest):
 
         self.assertEqual(publisher.finish().code, 0)
         if status.code == 0:  # the publish may be over before
-            self.assertEqual(list(status.object), ["role", "newest", "publishing", "replicas"])
+            self.assertEqual(list(status.object), ["role", "newest", "committed", "publishing", "replicas"])
             self.assertEqual(status.object["role"], "publisher")
 
 

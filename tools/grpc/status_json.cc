@@ -111,11 +111,17 @@ Json PublisherJson(const v1::PublisherStatus& publisher) {
   for (const v1::ReplicaStatus& replica : publisher.replicas()) {
     replicas.push_back({{"address", replica.address()},
                         {"state", replica.state()},
+                        {"ready", replica.ready()},
                         {"version", replica.has_version() ? Json(replica.version()) : Json(nullptr)},
+                        {"digest", replica.has_live() ? DigestJson(replica.live().digest()) : Json(nullptr)},
+                        {"staleness", replica.staleness()},
+                        {"failures", replica.failures()},
+                        {"retry_in_ms", replica.retry_in_us() / 1000},
                         {"error", replica.has_error() ? FailureJson(replica.error()) : Json(nullptr)}});
   }
   return {{"role", "publisher"},
           {"newest", newest},
+          {"committed", publisher.has_committed() ? VersionJson(publisher.committed()) : Json(nullptr)},
           {"publishing", publisher.publishing()},
           {"replicas", std::move(replicas)}};
 }
@@ -141,9 +147,17 @@ Json JsonOf(const v1::HistoryRow& row) {
 }
 
 Json JsonOf(const v1::RollbackResponse& answer) {
-  return {{"version", answer.version().number()},
-          {"digest", DigestJson(answer.version().digest())},
-          {"flip_stall_us", MicrosecondsJson(answer.flip_stall_us())}};
+  Json json = {{"version", answer.version().number()},
+               {"digest", DigestJson(answer.version().digest())},
+               {"flip_stall_us", MicrosecondsJson(answer.flip_stall_us())}};
+  if (answer.replicas().empty()) return json;
+  json["replicas"] = Json::array();
+  for (const v1::ReplicaStatus& replica : answer.replicas()) {
+    json["replicas"].push_back({{"address", replica.address()},
+                                {"state", replica.state()},
+                                {"error", replica.has_error() ? FailureJson(replica.error()) : Json(nullptr)}});
+  }
+  return json;
 }
 
 }  // namespace bascule

@@ -4,16 +4,19 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <optional>
 #include <string>
 
-#include "base/grpc/grpc_status.h"
 #include "bascule/v1/version_status.grpc.pb.h"
+#include "base/grpc/grpc_status.h"
 
 namespace bascule {
 namespace {
 
 // How long a watch waits before it looks whether its client is still there.
 constexpr Duration kWatchPoll = std::chrono::milliseconds(100);
+constexpr Duration kRollbackTime = std::chrono::minutes(5);  // where a caller has no deadline, or a later one
 
 void Fill(const WeightVersion& version, v1::VersionId& out) {
   out.set_run(version.run);
@@ -38,11 +41,29 @@ void Fill(const ReplicaReport& replica, v1::ReplicaStatus& out) {
   }
 }
 
+void Fill(const FleetRow& row, v1::ReplicaStatus& out) {
+  out.set_address(row.address);
+  out.set_state(row.state);
+  if (row.live) {
+    Fill(*row.live, *out.mutable_live());
+    out.set_version(row.live->number);
+  }
+  if (!row.last_error.ok()) {
+    Fill(row.last_error, *out.mutable_error());
+    out.set_phase(row.phase);
+  }
+  out.set_staleness(row.staleness);
+  out.set_ready(row.ready);
+  out.set_failures(row.failures);
+  out.set_retry_in_us(std::chrono::duration_cast<std::chrono::microseconds>(row.retry_in).count());
+}
+
 void Fill(const PublisherStatus& status, v1::GetStatusResponse& out) {
   v1::PublisherStatus& publisher = *out.mutable_publisher();
   if (!status.newest.run.empty()) Fill(status.newest, *publisher.mutable_newest());
   publisher.set_publishing(status.publishing);
-  for (const ReplicaReport& replica : status.replicas) Fill(replica, *publisher.add_replicas());
+  if (status.committed) Fill(*status.committed, *publisher.mutable_committed());
+  for (const FleetRow& row : status.fleet) Fill(row, *publisher.add_replicas());
 }
 
 // One row a publish: it took as long as its slowest replica, and failed with the first one that did.
@@ -67,7 +88,7 @@ grpc::Status NotAnEngine() {
 
 class PublisherVersionStatusService::Service final : public v1::VersionStatus::Service {
  public:
-  explicit Service(const WeightPublisher& publisher) : publisher_(publisher) {}
+  explicit Service(WeightPublisher& publisher) : publisher_(publisher) {}
 
   void Stop() { stopping_ = true; }
 
@@ -100,16 +121,27 @@ class PublisherVersionStatusService::Service final : public v1::VersionStatus::S
   grpc::Status DigestLive(grpc::ServerContext*, const v1::DigestLiveRequest*, v1::DigestLiveResponse*) override {
     return NotAnEngine();
   }
-  grpc::Status Rollback(grpc::ServerContext*, const v1::RollbackRequest*, v1::RollbackResponse*) override {
-    return NotAnEngine();
+  grpc::Status Rollback(grpc::ServerContext* context, const v1::RollbackRequest* request,
+                        v1::RollbackResponse* out) override {
+    const auto to = request->has_to() ? std::optional(request->to()) : std::nullopt;
+    const auto left = std::chrono::duration_cast<Duration>(context->deadline() - std::chrono::system_clock::now());
+    const Deadline deadline = Deadline::After(Clock::Real(), std::min(left, kRollbackTime));
+    const Result<FleetRollback> rollback = publisher_.RollBack(to, deadline);
+    if (!rollback.ok()) return ToGrpc(rollback.status());
+    Fill(rollback->version, *out->mutable_version());
+    for (const ReplicaReport& replica : rollback->replicas) {
+      Fill(replica, *out->add_replicas());
+      out->set_flip_stall_us(std::max(out->flip_stall_us(), replica.flip.flip_stall_us));
+    }
+    return grpc::Status::OK;
   }
 
  private:
-  const WeightPublisher& publisher_;
+  WeightPublisher& publisher_;
   std::atomic<bool> stopping_{false};
 };
 
-PublisherVersionStatusService::PublisherVersionStatusService(const WeightPublisher& publisher)
+PublisherVersionStatusService::PublisherVersionStatusService(WeightPublisher& publisher)
     : service_(std::make_unique<Service>(publisher)) {}
 
 PublisherVersionStatusService::~PublisherVersionStatusService() = default;

@@ -16,7 +16,7 @@ namespace bascule {
 class PublisherVersionStatusService {
  public:
   // `publisher` is borrowed.
-  explicit PublisherVersionStatusService(const WeightPublisher& publisher);
+  explicit PublisherVersionStatusService(WeightPublisher& publisher);
   // No call is running: the server has shut down.
   ~PublisherVersionStatusService();
 

@@ -1,0 +1,28 @@
+// An engine's live version as a source, so that it can be sent to another engine: whoever holds a version can send it.
+#pragma once
+
+#include <utility>
+
+#include "bridge/send/weight_source.h"
+#include "engine_side/weight_lease.h"
+
+namespace bascule {
+
+// Holds the lease: while it lives the version stays in memory, and the slot is not written.
+class LiveSource final : public WeightSource {
+ public:
+  // `layout` is borrowed: the receiver's.
+  LiveSource(WeightLease lease, const Layout& layout) : lease_(std::move(lease)), layout_(layout) {}
+
+  const WeightVersion& version() const { return lease_.version(); }
+  const Layout& layout() const override { return layout_; }
+  const std::byte* Base(int sender_rank, int tensor) const override {
+    return lease_.Tensor(sender_rank, tensor).data();
+  }
+
+ private:
+  const WeightLease lease_;
+  const Layout& layout_;
+};
+
+}  // namespace bascule

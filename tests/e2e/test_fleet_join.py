@@ -1,0 +1,101 @@
+"""Replicas that join a publisher's fleet, come back, or take their first version from a peer; and the fleet's way back."""
+
+import unittest
+
+from bascule_program import checkpoint, run
+from test_fleet import FleetTest
+
+
+class JoinTest(FleetTest):
+    def serve(self, path, *arguments):
+        """`publish --serve`: the process, and the address of its status and its Fleet service."""
+        publisher = self.start("publish", path, "--serve", "--listen", "127.0.0.1:0", *arguments)
+        address = publisher.until(lambda event: event.get("event") == "listening")["address"]
+        publisher.until(lambda event: event.get("event") == "ready")
+        return publisher, address
+
+    def fleet(self, publisher):
+        return {row["address"]: row for row in self.run_ok("status", publisher).objects[0]["replicas"]}
+
+    def until_fleet(self, publisher, wanted):
+        watch = self.start("watch", publisher)
+        line = watch.until(lambda line: wanted({row["address"]: row for row in line["replicas"]}))
+        watch.kill()
+        return line
+
+    def digest(self, path):
+        return self.run_ok("digest", path).object["version_digest"]
+
+    def test_a_late_engine_is_not_ready_before_it_has_what_the_fleet_has_committed(self):
+        engine = self.start_engine(checkpoint(), "--tp", 2)
+        publisher, address = self.serve(checkpoint(version=2), "--to", engine.address)
+
+        late = self.start_engine(checkpoint(), "--join", address)
+
+        self.assertEqual((late.ready["version"], late.ready["digest"]), (1, self.digest(checkpoint(version=2))))
+        rows = self.run_ok("versions", late.address).objects
+        self.assertEqual([(row["kind"], row["version"]) for row in rows], [("initial", 1)], "never the base weights")
+        self.assertEqual(self.assert_live(engine, 1)["flips"]["count"], 1, "nothing was sent to it again")
+        self.until_fleet(address, lambda fleet: late.address in fleet and fleet[late.address]["state"] == "committed")
+        row = self.fleet(address)[late.address]
+        self.assertEqual((row["version"], row["digest"], row["staleness"], row["ready"]),
+                         (1, self.digest(checkpoint(version=2)), 0, True))  # fmt: skip
+        self.assertEqual(self.stop(late).code, 0)
+        self.until_fleet(address, lambda fleet: late.address not in fleet)
+        self.assertEqual(self.stop(publisher).code, 0)
+
+    def test_a_fleet_may_begin_empty_and_an_engine_that_restarts_gets_its_version_again(self):
+        publisher, address = self.serve(checkpoint(version=3), "--run", "r", "--version", 7)
+        engine = self.start_engine(checkpoint(), "--join", address)
+        self.assertEqual((engine.ready["version"], engine.ready["run"]), (7, "r"))
+        engine.kill()
+
+        again = self.start_engine(checkpoint(), "--join", address, listen=engine.address)
+
+        self.assertEqual(again.ready["digest"], self.digest(checkpoint(version=3)))
+        self.assert_live(again, 7)
+
+    def test_an_engine_takes_its_first_version_from_a_peer_of_another_cut(self):
+        peer = self.start_engine(checkpoint(version=2), "--tp", 2, "--version", 5, "--run", "r")
+
+        engine = self.start_engine(checkpoint(), "--from-peer", peer.address)
+
+        self.assertEqual((engine.ready["version"], engine.ready["run"]), (5, "r"))
+        self.assertEqual(engine.status()["live"]["digest"], self.digest(checkpoint(version=2)))
+        self.assertEqual(
+            self.generate(engine, [1, 2, 3])["tokens"], self.generate(peer, [1, 2, 3])["tokens"]
+        )
+        self.publish_ok(checkpoint(version=3), peer, engine)
+
+    def test_a_peer_that_is_not_there_or_cannot_be_dialled_back_is_an_error_and_no_slow_start(self):
+        engine = self.start_engine(checkpoint())
+        address = engine.address
+        engine.kill()
+
+        self.assert_fails(run("engine", checkpoint(), "--from-peer", address, env=self.env), 4, "peer_unreachable")
+        wild = run("engine", checkpoint(), "--listen", "0.0.0.0:0", "--join", address, env=self.env)
+        self.assert_fails(wild, 1, "bad_address")
+        self.assertIn("--advertise", wild.error["message"])
+
+    def test_a_fleet_goes_back_as_one_and_who_joins_then_gets_that_version_from_a_peer(self):
+        engines = self.start_fleet(checkpoint(), 2)
+        publisher, address = self.serve(
+            checkpoint(version=2), "--to", ",".join(engine.address for engine in engines), "--policy", "all"
+        )
+
+        back = self.run_ok("rollback", address).object
+
+        self.assertEqual((back["version"], [row["state"] for row in back["replicas"]]), (0, ["rolled_back"] * 2))
+        for engine in engines:
+            self.assert_live(engine, 0)
+            row = self.run_ok("versions", engine.address).objects[-1]
+            self.assertEqual((row["kind"], row["version"], row["reason"]), ("rollback", 0, "fleet_rollback"))
+        late = self.start_engine(checkpoint(version=3), "--join", address)
+        self.assertEqual(late.ready["digest"], self.digest(checkpoint()))
+        status = self.run_ok("status", address).object
+        self.assertEqual((status["role"], status["committed"]["version"]), ("publisher", 0))
+        self.assert_fails(run("rollback", address, "--to", 5), 1, "no_kept_version")
+
+
+if __name__ == "__main__":
+    unittest.main()
