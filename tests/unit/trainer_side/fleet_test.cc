@@ -182,6 +182,23 @@ TEST_F(FleetTest, NobodyGoesBackWhereOneCannot) {
   EXPECT_EQ(engines_[0]->live(), live);
 }
 
+TEST_F(FleetTest, AnEngineThatIsRestartedAtItsAddressIsDialledAnewAndTheOthersConnectionsStay) {
+  options_.catch_up = false;
+  AddEngine(/*engine_ranks=*/2);
+  AddEngine(/*engine_ranks=*/2);
+  MakePublisher();
+  ASSERT_TRUE(Publish().AllCommitted());
+  engines_[1].reset();
+  engines_[1] = std::make_unique<ScriptedEngine>(control_, network_, "engine-1",
+                                                 ShardedTrainer::EngineLayout(2, trainer_->Rows()), clock_);
+
+  EXPECT_TRUE(Publish().AllCommitted());
+
+  EXPECT_EQ(engines_[0]->account().connections, 1);
+  EXPECT_EQ(engines_[1]->account().connections, 1);
+  ExpectEngineHoldsTrainersTensors(*engines_[1], 2);
+}
+
 TEST_F(FleetTest, WithoutCatchUpNobodyJoins) {
   options_.catch_up = false;
   AddEngine(/*engine_ranks=*/2);
