@@ -331,9 +331,8 @@ PublishReport ReplicaDriver::Report(const VersionOffer& offer, const PendingPubl
   return report;
 }
 
-Result<FleetRollback> ReplicaDriver::RollBack(const std::vector<std::string>& replicas,
-                                              std::optional<std::uint64_t> to, Deadline deadline,
-                                              const Cancellation& cancel) {
+Result<FleetRollback> ReplicaDriver::RollBack(const std::vector<std::string>& replicas, std::optional<std::uint64_t> to,
+                                              Deadline deadline, const Cancellation& cancel) {
   TakeReplicas(replicas);
   // What a replica keeps is told when a connection begins. The ranks of a group are not there to begin one.
   for (Replica& replica : replicas_) {
@@ -366,9 +365,9 @@ Result<WeightVersion> ReplicaDriver::KeptByAll(std::optional<std::uint64_t> to) 
     const WeightVersion& own = replica->connection->kept();
     if (own.run.empty()) return Status::FailedPrecondition("no_kept_version", replica->address());
     if (own == kept) continue;
-    return Status::FailedPrecondition("kept_differs",
-                                      fmt::format("{} keeps {}, {} keeps {}", standing.front()->address(),
-                                                  kept.ToString(), replica->address(), own.ToString()));
+    return Status::FailedPrecondition(
+        "kept_differs", fmt::format("{} keeps {}, {} keeps {}", standing.front()->address(), kept.ToString(),
+                                    replica->address(), own.ToString()));
   }
   if (to && *to != kept.number) {
     return Status::NotFound("version_not_kept", fmt::format("wanted={} kept={}", *to, kept.number));

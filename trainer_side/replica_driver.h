@@ -79,8 +79,8 @@ class ReplicaDriver final : public PublishDriver {
   PlanCache plans_;
   std::unique_ptr<GroupLeader> leader_;         // null without a group
   std::shared_ptr<const Layout> group_layout_;  // of the last round; shared with the leader
-  std::vector<Replica> replicas_;  // of the publish under way
-  std::vector<Replica> idle_;      // others whose connections stand
+  std::vector<Replica> replicas_;               // of the publish under way
+  std::vector<Replica> idle_;                   // others whose connections stand
   std::optional<Gathering> gathering_;
   std::int64_t gather_window_bytes_ = 0;  // of the publish
   std::unique_ptr<HostSnapshot> snapshot_;
