@@ -1,0 +1,91 @@
+"""Copies of product sources with one rule of the protocol left out, for the simulation to find.
+
+    mutate.py --list                 names and files, for CMake: "name;path" a line
+    mutate.py NAME ROOT OUTPUT       writes the copy; fails unless every replaced text is there, once
+
+Shipped sources carry nothing of this.
+"""
+import pathlib
+import sys
+
+MUTANTS = {
+    # name: (file, what the product then does wrong, [(text, replacement), ...])
+    "skip_proof": (
+        "engine_side/receive_session.cc", "flips what was not verified",
+        [("const Status proof = verifier_->Check(terms_.offer.manifest, seal);", "const Status proof = OkStatus();")]),
+    "skip_coverage": (
+        "engine_side/receive_session.cc", "seals and flips while buckets are missing",
+        [("if (coverage_.complete() || state_ != SessionState::kReceiving) {", "if (true) {"),
+         ("const Status proof = verifier_->Check(terms_.offer.manifest, seal);", "const Status proof = OkStatus();"),
+         (".held = verifier_->HeldByRank()}", ".held = {}}")]),
+    "forget_fence": (
+        "engine_side/receive_session.cc", "places buckets of a session that is over",
+        [("if (IsOver(state_) || state_ == SessionState::kOffered) return BucketVerdict::kFenced;",
+          "if (!staging_) return BucketVerdict::kFenced;"),
+         ("  CHECK(state_ == SessionState::kReceiving);  // beyond it every bucket has arrived\n", "")]),
+    "accept_duplicate": (
+        "engine_side/receive_session.cc", "counts a bucket twice",
+        [("if (coverage_.HasArrived(header.bucket)) return BucketVerdict::kDuplicate;", "")]),
+    "forget_slot": (
+        "engine_side/receive_session.cc", "keeps the shadow slot of a session that failed",
+        [("if (slot) parts_.slots.ReleaseShadow(*slot);", "")]),
+    "announce_first": (
+        "engine_side/receive_session.cc", "says Committed before the flip",
+        [("  const auto kind = parts_.slots.live() ? HistoryEntry::Kind::kFull : HistoryEntry::Kind::kInitial;\n",
+          "  const auto kind = parts_.slots.live() ? HistoryEntry::Kind::kFull : HistoryEntry::Kind::kInitial;\n"
+          "  send_(Committed{terms_.offer.session, FlipReport{.version = staged.version}});\n")]),
+    "label_first": (
+        "engine_side/status_board.cc", "shows a version as live while it is staged",
+        [("  status_.live = slots_.live();\n  status_.kept",
+          "  status_.live = slots_.live();\n"
+          "  if (status_.session && status_.session->state == SessionState::kReady) status_.live = status_.session->version;\n"
+          "  status_.kept")]),
+    "accept_stale": (
+        "engine_side/version_ledger.cc", "takes numbers that were committed before",
+        [("if (offer.new_run || live_run.empty()) return OkStatus();", "if (!offer.run.empty()) return OkStatus();")]),
+    "ignore_leases": (
+        "engine_side/weight_slots.cc", "writes to a slot that somebody reads",
+        [("return exchanging_ || at(slot).leases > 0;", "return exchanging_;")]),
+    "ignore_deadline": (
+        "engine_side/connection.cc", "waits for a publisher beyond the session's time",
+        [("if (session != nullptr && !session->over()) return session->terms().deadline;", "")]),
+    "ignore_safe_point": (
+        "engine_side/flip_gate.cc", "flips in the middle of a decode step",
+        [("ASSIGN_OR_RETURN(const SafePoint point, hooks_.RunAtSafePoint(at_step, critical, deadline));",
+          "critical();\n    const SafePoint point{.next_step = at_step};")]),
+    "forget_undo": (
+        "engine_side/in_place_flip.cc", "leaves a flip in place half done",
+        [("Status undone = exchange_.Undo();", "Status undone;"),
+         ("if (undone.ok()) undone = Proof(live);", "static_cast<void>(live);")]),
+    "packed_early": (
+        "bridge/send/publish_session.cc", "lets the trainer change tensors that are still read",
+        [("  Status status = SendBuckets(sending);\n", "  on_sealed_();\n  Status status = SendBuckets(sending);\n"),
+         ("  report_.wire_bytes = sending.wire_bytes();\n  on_sealed_();\n",
+          "  report_.wire_bytes = sending.wire_bytes();\n")]),
+    "believe_the_flip": (
+        "bridge/send/publish_session.cc", "reports a commit that the engine has not confirmed",
+        [("  ASSIGN_OR_RETURN(const Committed committed, Expect<Committed>());\n",
+          "  const Committed committed{.session = session_, .report = {.version = report_.version}};\n")]),
+}
+
+
+def mutated(name: str, root: pathlib.Path) -> str:
+    path, _, replacements = MUTANTS[name]
+    text = (root / path).read_text()
+    for old, new in replacements:
+        if text.count(old) != 1:
+            sys.exit(f"mutant {name}: {path} has {text.count(old)} times\n{old}\nbring the mutant up to date")
+        text = text.replace(old, new)
+    return text
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--list"]:
+        print("\n".join(f"{name};{mutant[0]}" for name, mutant in MUTANTS.items()))
+    else:
+        name, root, output = sys.argv[1:]
+        pathlib.Path(output).write_text(mutated(name, pathlib.Path(root)))
+
+
+if __name__ == "__main__":
+    main()
