@@ -80,8 +80,8 @@ Result<FleetWelcome> FromProto(const v1::JoinResponse& proto) {
     welcome.holders.push_back(holder);
   }
   welcome.publisher_sends = proto.publisher_sends();
-  const auto heartbeat = std::chrono::microseconds(
-      std::clamp<std::int64_t>(proto.heartbeat_us(), 0, std::chrono::microseconds(kLongestHeartbeat).count()));
+  constexpr auto kLongest = std::chrono::duration_cast<std::chrono::microseconds>(kLongestHeartbeat);
+  const std::chrono::microseconds heartbeat(std::clamp<std::int64_t>(proto.heartbeat_us(), 0, kLongest.count()));
   welcome.heartbeat = std::max<Duration>(heartbeat, kShortestHeartbeat);
   return welcome;
 }
