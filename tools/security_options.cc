@@ -29,7 +29,7 @@ IdentityOptions AddIdentity(CLI::App& app, SecurityOptions& options, const std::
   return added;
 }
 
-void AddTrust(CLI::App& app, SecurityOptions& options) {
+CLI::Option* AddTrust(CLI::App& app, SecurityOptions& options) {
   CLI::Option* ca = AddFile(app, "--tls-ca", options.ca, "who may vouch for servers; with it, TLS is used")
                         ->envname("BASCULE_TLS_CA");
   AddText(app, "--tls-server-name", options.server_name,
@@ -37,6 +37,7 @@ void AddTrust(CLI::App& app, SecurityOptions& options) {
       ->type_name("NAME")
       ->envname("BASCULE_TLS_SERVER_NAME")
       ->needs(ca);
+  return ca;
 }
 
 void AddDoor(CLI::App& app, SecurityOptions& options, const IdentityOptions& identity) {
@@ -49,9 +50,9 @@ void AddDoor(CLI::App& app, SecurityOptions& options, const IdentityOptions& ide
 }  // namespace
 
 void AddClientSecurity(CLI::App& app, SecurityOptions& options) {
-  AddTrust(app, options);
+  CLI::Option* const ca = AddTrust(app, options);
   const IdentityOptions identity = AddIdentity(app, options, "shown to servers that ask for a certificate");
-  identity.certificate->envname("BASCULE_TLS_CERT");
+  identity.certificate->envname("BASCULE_TLS_CERT")->needs(ca);
   identity.key->envname("BASCULE_TLS_KEY");
 }
 
@@ -71,9 +72,11 @@ void AddBothSecurity(CLI::App& app, SecurityOptions& options) {
 
 Result<ClientSecurity> ClientSecurityOf(const SecurityOptions& options) {
   const char* const token = std::getenv(kTokenVariable);
+  // Without a CA there is no TLS to show a certificate in: it is the server's.
+  const bool calls_with_tls = !options.ca.empty();
   Result<ClientSecurity> security = ReadClientSecurity({.ca = options.ca,
-                                                        .certificate = options.certificate,
-                                                        .key = options.key,
+                                                        .certificate = calls_with_tls ? options.certificate : "",
+                                                        .key = calls_with_tls ? options.key : "",
                                                         .server_name = options.server_name,
                                                         .token = token == nullptr ? "" : token});
   if (security.status().reason() == "bad_token") return security.status().WithContext(kTokenVariable);
