@@ -30,6 +30,7 @@ namespace {
 
 // The engine's name in its own process, where the cold start calls it.
 constexpr char kSelf[] = "self";
+constexpr std::int32_t kMostStepTokens = 2048;  // activations have memory for so many
 constexpr Duration kStopGrace = std::chrono::seconds(2);
 constexpr Duration kHealthLook = std::chrono::milliseconds(200);  // between looks whether the engine stops
 
@@ -137,7 +138,8 @@ Status EngineProcess::Parts::MakeDecoder(const EngineProcessOptions& options, co
   decode_options.kv_policy = options.kv_policy;
   decode_options.drains = options.flip == FlipMode::kShadow;
   // A step has room for every request that decodes, and as much again for prompts.
-  decode_options.max_step_tokens = std::max(decode_options.max_step_tokens, 2 * options.max_running);
+  decode_options.max_step_tokens =
+      std::max(decode_options.max_step_tokens, 2 * std::min(options.max_running, kMostStepTokens / 2));
   decode_options.cores = options.decode_cores;
   if (options.staging_slowdown > 0) {
     throttle = std::make_unique<StagingThrottle>(options.staging_slowdown, Clock::Real());
