@@ -32,7 +32,6 @@ class MixedDtypesTest(EndToEndTest):
     def answers(self, path, *arguments):
         engine = self.start_engine(path, *arguments)
         answers = [self.generate(engine, prompt, "--max-new", 8) for prompt in ([1, 2, 3], [7], [5, 4] * 9)]
-        self.assertTrue(run("verify", mixed(), engine.address).object["equal"])
         return [(answer["tokens"], answer["logprobs"]) for answer in answers]
 
     def test_norms_in_fp32_compute_what_the_model_in_fp32_does(self):

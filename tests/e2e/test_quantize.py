@@ -133,7 +133,9 @@ class QuantizeTest(EndToEndTest):
 
     def test_two_scales_that_changed_places_are_found_by_name(self):
         """C-085. A rank's scales of gate, then up: types, shapes and the file's size agree."""
-        artifact = self.quantized(made(), 2)
+        source = self.folder / "source"
+        fixtures.write_checkpoint(source, SPEC, 1, "normal")  # blocks whose largest values differ
+        artifact = self.quantized(source, 2)
         path = artifact / "rank-1.safetensors"
         data = bytearray(path.read_bytes())
         header_bytes = struct.unpack_from("<Q", data)[0]
@@ -144,18 +146,13 @@ class QuantizeTest(EndToEndTest):
         data[begin:end] = data[half:end] + data[begin:half]
         path.write_bytes(data)
 
-        ended = run("verify", artifact, self.quantized_again())
+        ended = run("verify", artifact, self.quantized(source, 1))
 
         self.assertEqual(ended.code, 3, ended)
         found = {difference["tensor"] for difference in ended.objects[0]["differences"]}
         mlp = "model.layers.0.mlp."
         self.assertEqual(found, {mlp + "gate_proj.weight_scale_inv", mlp + "up_proj.weight_scale_inv"})
         self.assert_fails(run("unshard", artifact, "--out", self.folder / "back"), 3, "artifact_altered")
-
-    def quantized_again(self):
-        out = self.folder / "intact"
-        self.run_ok("shard", made(), "--tp", 1, "--out", out, "--quantize", "fp8-block")
-        return out
 
     def test_an_engine_says_that_it_does_not_decode_quantised_weights(self):
         ended = run("engine", self.quantized(made(), 1), "--listen", "127.0.0.1:0")

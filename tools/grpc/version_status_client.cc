@@ -58,7 +58,7 @@ VersionStatusClient::VersionStatusClient(std::unique_ptr<Connection> connection)
 
 VersionStatusClient::~VersionStatusClient() = default;
 
-Result<Json> VersionStatusClient::GetStatus(Deadline deadline, std::stop_token stop) {
+Result<Json> VersionStatusClient::GetStatus(Deadline deadline, std::stop_token stop, bool details) {
   Call call(stop, deadline);
   v1::GetStatusRequest request;
   request.set_details(details);
