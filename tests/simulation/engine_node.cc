@@ -111,7 +111,7 @@ KvReport EngineNode::InvalidateKv(const WeightVersion& live) {
     Broken("I9", fmt::format("caches are told of {} while {} is live", live.ToString(), lease.version().ToString()));
   }
   CheckBytes(lease, "at the flip");
-  if (!rolling_back_ && live.number <= highest_) {
+  if (rolling_back_ == 0 && live.number <= highest_) {
     Broken("I3", fmt::format("{} goes live after number {}", live.ToString(), highest_));
   }
   highest_ = std::max(highest_, live.number);
@@ -212,9 +212,9 @@ void EngineNode::FollowStatus(const std::stop_token& stop) {
 void EngineNode::RollBack(Duration patience) {
   workers_.emplace_back("rollback", [this, patience](const std::stop_token&) {
     scheduler_.Enter(node_);
-    rolling_back_ = true;
+    ++rolling_back_;
     (void)receiver_->Rollback(std::nullopt, Deadline::After(clock_, patience));
-    rolling_back_ = false;
+    --rolling_back_;
   });
 }
 

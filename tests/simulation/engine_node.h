@@ -94,7 +94,7 @@ class EngineNode final : private EngineHooks, private BlockCopier {
 
   std::vector<WeightVersion> made_live_;  // in order, rollbacks included
   std::uint64_t highest_ = 0;
-  bool rolling_back_ = false;
+  int rolling_back_ = 0;
   bool lost_ = false;  // a flip in place failed beyond repair
   int copies_to_fail_ = 0;
   std::string receiving_session_;  // not over yet

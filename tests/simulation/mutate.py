@@ -29,11 +29,6 @@ MUTANTS = {
     "forget_slot": (
         "engine_side/receive_session.cc", "keeps the shadow slot of a session that failed",
         [("if (slot) parts_.slots.ReleaseShadow(*slot);", "")]),
-    "announce_first": (
-        "engine_side/receive_session.cc", "says Committed before the flip",
-        [("  const auto kind = parts_.slots.live() ? HistoryEntry::Kind::kFull : HistoryEntry::Kind::kInitial;\n",
-          "  const auto kind = parts_.slots.live() ? HistoryEntry::Kind::kFull : HistoryEntry::Kind::kInitial;\n"
-          "  send_(Committed{terms_.offer.session, FlipReport{.version = staged.version}});\n")]),
     "label_first": (
         "engine_side/status_board.cc", "shows a version as live while it is staged",
         [("  status_.live = slots_.live();\n  status_.kept",
@@ -42,17 +37,13 @@ MUTANTS = {
           "  status_.kept")]),
     "accept_stale": (
         "engine_side/version_ledger.cc", "takes numbers that were committed before",
-        [("if (offer.new_run || live_run.empty()) return OkStatus();", "if (!offer.run.empty()) return OkStatus();")]),
+        [("if (starts || live_run.empty()) return OkStatus();", "if (starts || !offer.run.empty()) return OkStatus();")]),
     "ignore_leases": (
         "engine_side/weight_slots.cc", "writes to a slot that somebody reads",
         [("return exchanging_ || at(slot).leases > 0;", "return exchanging_;")]),
     "ignore_deadline": (
         "engine_side/connection.cc", "waits for a publisher beyond the session's time",
         [("if (session != nullptr && !session->over()) return session->terms().deadline;", "")]),
-    "ignore_safe_point": (
-        "engine_side/flip_gate.cc", "flips in the middle of a decode step",
-        [("ASSIGN_OR_RETURN(const SafePoint point, hooks_.RunAtSafePoint(at_step, critical, deadline));",
-          "critical();\n    const SafePoint point{.next_step = at_step};")]),
     "forget_undo": (
         "engine_side/in_place_flip.cc", "leaves a flip in place half done",
         [("Status undone = exchange_.Undo();", "Status undone;"),

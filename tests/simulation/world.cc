@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "base/worker.h"
@@ -111,6 +112,8 @@ class World {
   std::vector<Engine> engines_;
   std::vector<std::unique_ptr<TrainerJob>> jobs_;
   std::vector<Worker> undertakers_;
+
+  std::set<std::string> engine_committed_;  // sessions, as their logs say
 
   NodeId next_node_ = 1;
   int next_content_ = 0;
@@ -406,12 +409,18 @@ void World::Strike(const Fault& fault, int engine, int job, int process, NodeId 
 
 void World::OnLog(std::string_view event, std::string_view fields) {
   if (log_) Print("{} {}", event, fields);
+  if (event == "session_committed" && !engine_committed_.contains(std::string(FieldOf(fields, "session")))) {
+    Violation("log", fmt::format("no engine has committed what a trainer says: {}", fields));
+  }
   if (!watching_ || (event != "session_state" && event != "session_aborted")) return;
   const int engine = EngineOf(scheduler_.node());
   if (engine < 0) return;
   const std::string_view state = event == "session_aborted" ? "aborted" : FieldOf(fields, "state");
   engines_[static_cast<std::size_t>(engine)].node->OnSessionState(FieldOf(fields, "session"), state);
-  if (state == "committed") ++tally_.flips;
+  if (state == "committed") {
+    ++tally_.flips;
+    engine_committed_.emplace(FieldOf(fields, "session"));
+  }
   if (event == "session_aborted") return;  // its state has been a step
   const int job = static_cast<int>(step_ % jobs_.size());
   const int process = static_cast<int>(step_) % jobs_[static_cast<std::size_t>(job)]->process_count();
