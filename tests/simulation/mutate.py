@@ -12,12 +12,12 @@ MUTANTS = {
     # name: (file, what the product then does wrong, [(text, replacement), ...])
     "skip_proof": (
         "engine_side/receive_session.cc", "flips what was not verified",
-        [("const Status proof = verifier_->Check(terms_.offer.manifest, seal);", "const Status proof = OkStatus();")]),
+        [("RETURN_IF_ERROR(verifier_->Check(terms_.offer.manifest, seal));", "static_cast<void>(seal);")]),
     "skip_coverage": (
         "engine_side/receive_session.cc", "seals and flips while buckets are missing",
         [("if (coverage_.complete() || state_ != SessionState::kReceiving) {", "if (true) {"),
-         ("const Status proof = verifier_->Check(terms_.offer.manifest, seal);", "const Status proof = OkStatus();"),
-         (".held = verifier_->HeldByRank()}", ".held = {}}")]),
+         ("RETURN_IF_ERROR(verifier_->Check(terms_.offer.manifest, seal));", "static_cast<void>(seal);"),
+         (".held = {verifier_->HeldByRank(), derived_}}", ".held = {}}")]),
     "forget_fence": (
         "engine_side/receive_session.cc", "places buckets of a session that is over",
         [("if (IsOver(state_) || state_ == SessionState::kOffered) return BucketVerdict::kFenced;",
@@ -25,7 +25,7 @@ MUTANTS = {
          ("  CHECK(state_ == SessionState::kReceiving);  // beyond it every bucket has arrived\n", "")]),
     "accept_duplicate": (
         "engine_side/receive_session.cc", "counts a bucket twice",
-        [("if (coverage_.HasArrived(header.bucket)) return BucketVerdict::kDuplicate;", "")]),
+        [("if (coverage_.HasArrived(header.bucket)) return BucketVerdict::kDuplicate;", "static_cast<void>(header);")]),
     "forget_slot": (
         "engine_side/receive_session.cc", "keeps the shadow slot of a session that failed",
         [("if (slot) parts_.slots.ReleaseShadow(*slot);", "")]),
