@@ -8,7 +8,9 @@ constexpr std::size_t kNumbersPerRun = 10'000;
 }  // namespace
 
 Status VersionLedger::Check(const ManifestOffer& offer, const std::string& live_run) const {
-  if (offer.new_run || live_run.empty()) return OkStatus();
+  // A publisher may say that a run starts because it has not heard that another has started it.
+  const bool starts = offer.new_run && offer.run != live_run;
+  if (starts || live_run.empty()) return OkStatus();
   if (offer.run != live_run && offer.run != last_run_) {
     return Status::FailedPrecondition(
         "unknown_run",

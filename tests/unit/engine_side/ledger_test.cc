@@ -40,11 +40,20 @@ TEST(VersionLedgerTest, RemembersABoundedNumberOfCommitsAndStillRefusesTheOldest
   EXPECT_EQ(ledger.Check(OfferOf("run", 2), "run").reason(), "version_reused");
 }
 
+TEST(VersionLedgerTest, I3ARunThatIsLiveDoesNotStartWhateverAnOfferSays) {
+  VersionLedger ledger;
+  ledger.Commit("run", 2, false);
+
+  EXPECT_EQ(ledger.Check(OfferOf("run", 2, true), "run").reason(), "version_reused");
+  EXPECT_EQ(ledger.Check(OfferOf("run", 1, true), "run").reason(), "stale_version");
+  EXPECT_TRUE(ledger.Check(OfferOf("run", 3, true), "run").ok());
+}
+
 TEST(VersionLedgerTest, ARunThatStartsAnewForgetsItsEarlierNumbers) {
   VersionLedger ledger;
   ledger.Commit("run", 100, false);
 
-  EXPECT_TRUE(ledger.Check(OfferOf("run", 1, true), "run").ok());
+  EXPECT_TRUE(ledger.Check(OfferOf("run", 1, true), "other").ok());
   ledger.Commit("run", 1, true);
 
   EXPECT_TRUE(ledger.Check(OfferOf("run", 2), "run").ok());
