@@ -52,7 +52,12 @@ SendReport PublishSession::Run() {
   const Status status = RunPhases();
   report_.phase = connection_.phase();
   report_.status = connection_.Failure(status);
-  if (!status.ok()) EndFailed(status);
+  if (!status.ok()) {
+    EndFailed(status);
+  } else {
+    LogInfo("session_committed", "session={} version={} replica={}", session_.ToString(), report_.version.ToString(),
+            connection_.options().address);
+  }
   return report_;
 }
 
