@@ -10,12 +10,14 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/sha256.h"
 #include "tests/support/scripted_engine/sharded_trainer.h"
 
 namespace bascule::simulation {
 
 inline constexpr std::int64_t kRows = 60;
+inline constexpr Duration kPublishTime = std::chrono::seconds(5);  // of a publish, all phases
 inline constexpr int kEngineRanksMost = 2;
 
 class Content {

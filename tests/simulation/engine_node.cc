@@ -9,15 +9,16 @@ namespace bascule::simulation {
 namespace {
 
 constexpr Duration kFollowFor = std::chrono::seconds(2);
+constexpr Duration kLongestSession = kPublishTime + std::chrono::seconds(1);
 
 }  // namespace
 
-EngineNode::EngineNode(Scheduler& scheduler, Network& network, WentLive& went_live, ReportViolation violation,
-                       NodeId node, std::string address, const EngineKind& kind)
+EngineNode::EngineNode(Scheduler& scheduler, Network& network, WentLive& went_live, Watch watch, NodeId node,
+                       std::string address, const EngineKind& kind)
     : scheduler_(scheduler),
       clock_(scheduler.clock()),
       went_live_(went_live),
-      violation_(std::move(violation)),
+      watch_(std::move(watch)),
       node_(node),
       address_(std::move(address)),
       kind_(kind),
@@ -53,23 +54,26 @@ EngineNode::~EngineNode() {
 }
 
 void EngineNode::Broken(std::string_view invariant, const std::string& what) {
-  if (checked_) violation_(invariant, fmt::format("{}: {}", address_, what));
+  if (checked_) watch_.violation(invariant, fmt::format("{}: {}", address_, what));
 }
 
 bool EngineNode::WasLive(const WeightVersion& version) const {
   return std::find(made_live_.begin(), made_live_.end(), version) != made_live_.end();
 }
 
-// I7: at most one session of the replica receives.
-void EngineNode::OnSessionState(std::string_view session, std::string_view state, TimePoint /*now*/) {
+// I7: at most one session of the replica receives. I8: none outlives its time.
+void EngineNode::OnSessionState(std::string_view session, std::string_view state) {
   session_state_ = state;
   if (state == "receiving") {
     if (!receiving_session_.empty() && receiving_session_ != session) {
       Broken("I7", fmt::format("session {} receives while {} is open", session, receiving_session_));
     }
     receiving_session_ = session;
+    receiving_since_ = clock_.Now();
   } else if ((state == "committed" || state == "aborted") && session == receiving_session_) {
     receiving_session_.clear();
+    const Duration lived = clock_.Now() - receiving_since_ - watch_.stood_still_since(receiving_since_);
+    if (lived > kLongestSession) Broken("I8", fmt::format("a session lived for {:.1f} s", MsOf(lived) / 1000));
   }
 }
 
@@ -97,6 +101,7 @@ Result<SafePoint> EngineNode::RunAtSafePoint(std::uint64_t at_step, const std::f
 // Inside the critical section: label and bytes have changed together (I9), to what was verified (I4), on all ranks
 // (I5).
 KvReport EngineNode::InvalidateKv(const WeightVersion& live) {
+  if (stepping_) Broken("I5", fmt::format("{} goes live in the middle of a step", live.ToString()));
   const WeightLease lease = receiver_->AcquireLive();
   if (lease.empty()) {
     Broken("I9", fmt::format("caches are told of {} while nothing is live", live.ToString()));
@@ -106,7 +111,7 @@ KvReport EngineNode::InvalidateKv(const WeightVersion& live) {
     Broken("I9", fmt::format("caches are told of {} while {} is live", live.ToString(), lease.version().ToString()));
   }
   CheckBytes(lease, "at the flip");
-  if (!rolling_back_ && live.number <= highest_) {
+  if (rolling_back_ == 0 && live.number <= highest_) {
     Broken("I3", fmt::format("{} goes live after number {}", live.ToString(), highest_));
   }
   highest_ = std::max(highest_, live.number);
@@ -207,9 +212,9 @@ void EngineNode::FollowStatus(const std::stop_token& stop) {
 void EngineNode::RollBack(Duration patience) {
   workers_.emplace_back("rollback", [this, patience](const std::stop_token&) {
     scheduler_.Enter(node_);
-    rolling_back_ = true;
+    ++rolling_back_;
     (void)receiver_->Rollback(std::nullopt, Deadline::After(clock_, patience));
-    rolling_back_ = false;
+    --rolling_back_;
   });
 }
 

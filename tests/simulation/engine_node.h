@@ -21,8 +21,12 @@
 
 namespace bascule::simulation {
 
-// Ends the schedule: a promise was broken.
-using ReportViolation = std::function<void(std::string_view invariant, const std::string& what)>;
+struct Watch {
+  // Ends the schedule: a promise was broken.
+  std::function<void(std::string_view invariant, const std::string& what)> violation;
+  // How long processes, or the machine, have stood still since then: no deadline counts that.
+  std::function<Duration(TimePoint since)> stood_still_since;
+};
 
 // What has gone live, by address of the engine, over all its lives.
 using WentLive = std::map<std::string, std::vector<WeightVersion>>;
@@ -35,8 +39,8 @@ struct EngineKind {
 
 class EngineNode final : private EngineHooks, private BlockCopier {
  public:
-  EngineNode(Scheduler& scheduler, Network& network, WentLive& went_live, ReportViolation violation, NodeId node,
-             std::string address, const EngineKind& kind);
+  EngineNode(Scheduler& scheduler, Network& network, WentLive& went_live, Watch watch, NodeId node, std::string address,
+             const EngineKind& kind);
   ~EngineNode() override;  // as a process that ends; waits for its fibers
 
   NodeId node() const { return node_; }
@@ -44,7 +48,7 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   WeightReceiver& receiver() { return *receiver_; }
 
   // What a line of this engine's log says of its session.
-  void OnSessionState(std::string_view session, std::string_view state, TimePoint now);
+  void OnSessionState(std::string_view session, std::string_view state);
   std::string_view session_state() const { return session_state_; }  // of the last one; "idle" before any
 
   // Faults.
@@ -75,7 +79,7 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   Scheduler& scheduler_;
   Clock& clock_;
   WentLive& went_live_;
-  const ReportViolation violation_;
+  const Watch watch_;
   const NodeId node_;
   const std::string address_;
   const EngineKind kind_;
@@ -90,10 +94,11 @@ class EngineNode final : private EngineHooks, private BlockCopier {
 
   std::vector<WeightVersion> made_live_;  // in order, rollbacks included
   std::uint64_t highest_ = 0;
-  bool rolling_back_ = false;
+  int rolling_back_ = 0;
   bool lost_ = false;  // a flip in place failed beyond repair
   int copies_to_fail_ = 0;
   std::string receiving_session_;  // not over yet
+  TimePoint receiving_since_;
   std::string session_state_ = "idle";
 
   std::unique_ptr<ControlHost> host_;

@@ -37,13 +37,13 @@ struct TrainerJob::Process {
   std::unique_ptr<WeightPublisher> publisher;
 };
 
-TrainerJob::TrainerJob(Scheduler& scheduler, Network& network, const WentLive& went_live, ReportViolation violation,
+TrainerJob::TrainerJob(Scheduler& scheduler, Network& network, const WentLive& went_live, Watch watch,
                        Surroundings surroundings, JobKind kind)
     : scheduler_(scheduler),
       network_(network),
       clock_(scheduler.clock()),
       went_live_(went_live),
-      violation_(std::move(violation)),
+      watch_(std::move(watch)),
       surroundings_(std::move(surroundings)),
       kind_(std::move(kind)),
       tensors_(kind_.ranks, kRows),
@@ -141,9 +141,9 @@ TrainerJob::Published TrainerJob::Publish(const PublishRequest& request) {
     CHECK(report.ok());
     if (process == 0) published.report = std::move(*report);
   }
-  const Duration took = clock_.Now() - began - surroundings_.stood_still_since(began);
+  const Duration took = clock_.Now() - began - watch_.stood_still_since(began);
   if (took > kPublishTime + kGrace) {
-    violation_("I8", fmt::format("a publish of {} took {:.1f} s", kind_.name, MsOf(took) / 1000));
+    watch_.violation("I8", fmt::format("a publish of {} took {:.1f} s", kind_.name, MsOf(took) / 1000));
   }
   published.committed = !published.report.replicas.empty() && published.report.AllCommitted();
   Check(published, kind_.name);
@@ -154,12 +154,12 @@ TrainerJob::Published TrainerJob::Publish(const PublishRequest& request) {
 void TrainerJob::Check(const Published& published, const std::string& who) {
   const PublishReport& report = published.report;
   if (!report.version.digest.IsZero() && report.version.digest != published.content->digest()) {
-    violation_("I4", fmt::format("{} digests {} otherwise than its values are", who, report.version.ToString()));
+    watch_.violation("I4", fmt::format("{} digests {} otherwise than its values are", who, report.version.ToString()));
   }
   for (const ReplicaReport& replica : report.replicas) {
     if (!replica.status.ok()) {
       if (!IsListed(replica.status.reason())) {
-        violation_("reason", fmt::format("{}: {} is no listed reason", who, replica.status.ToString()));
+        watch_.violation("reason", fmt::format("{}: {} is no listed reason", who, replica.status.ToString()));
       }
       continue;
     }
@@ -168,8 +168,8 @@ void TrainerJob::Check(const Published& published, const std::string& who) {
         std::find(live->second.begin(), live->second.end(), report.version) != live->second.end()) {
       continue;
     }
-    violation_("I9", fmt::format("{} is told that {} committed {}, which never went live there", who, replica.address,
-                                 report.version.ToString()));
+    watch_.violation("I9", fmt::format("{} is told that {} committed {}, which never went live there", who,
+                                       replica.address, report.version.ToString()));
   }
 }
 

@@ -28,15 +28,12 @@ struct JobKind {
 
 class TrainerJob {
  public:
-  static constexpr Duration kPublishTime = std::chrono::seconds(5);
-
   struct Surroundings {
-    std::function<NodeId()> new_node;                            // for a process that begins
-    std::function<int()> new_content;                            // the number of the next version's values
-    std::function<Duration(TimePoint since)> stood_still_since;  // processes or the machine: no deadline counts that
+    std::function<NodeId()> new_node;  // for a process that begins
+    std::function<int()> new_content;  // the number of the next version's values
   };
-  TrainerJob(Scheduler& scheduler, Network& network, const WentLive& went_live, ReportViolation violation,
-             Surroundings surroundings, JobKind kind);
+  TrainerJob(Scheduler& scheduler, Network& network, const WentLive& went_live, Watch watch, Surroundings surroundings,
+             JobKind kind);
   ~TrainerJob();
 
   struct Published {
@@ -62,7 +59,7 @@ class TrainerJob {
   Network& network_;
   Clock& clock_;
   const WentLive& went_live_;
-  const ReportViolation violation_;
+  const Watch watch_;
   const Surroundings surroundings_;
   const JobKind kind_;
   ShardedTrainer tensors_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "base/worker.h"
@@ -105,9 +106,14 @@ class World {
   Clock& clock_;
   Network network_;
   WentLive went_live_;
+  const Watch watch_{
+      .violation = [this](std::string_view invariant, const std::string& what) { Violation(invariant, what); },
+      .stood_still_since = [this](TimePoint since) { return StoodStillSince(since); }};
   std::vector<Engine> engines_;
   std::vector<std::unique_ptr<TrainerJob>> jobs_;
   std::vector<Worker> undertakers_;
+
+  std::set<std::string> engine_committed_;  // sessions, as their logs say
 
   NodeId next_node_ = 1;
   int next_content_ = 0;
@@ -160,21 +166,17 @@ void World::Build() {
                  .snapshot = random_.OneIn(3) ? Snapshot::kHost : Snapshot::kNone,
                  .replicas = addresses};
     kind.group = kind.ranks > 1 && random_.OneIn(2);
-    jobs_.push_back(std::make_unique<TrainerJob>(
-        scheduler_, network_, went_live_,
-        [this](std::string_view invariant, const std::string& what) { Violation(invariant, what); },
-        TrainerJob::Surroundings{.new_node = [this] { return next_node_++; },
-                                 .new_content = [this] { return next_content_++; },
-                                 .stood_still_since = [this](TimePoint since) { return StoodStillSince(since); }},
-        std::move(kind)));
+    jobs_.push_back(
+        std::make_unique<TrainerJob>(scheduler_, network_, went_live_, watch_,
+                                     TrainerJob::Surroundings{.new_node = [this] { return next_node_++; },
+                                                              .new_content = [this] { return next_content_++; }},
+                                     std::move(kind)));
   }
 }
 
 void World::StartEngine(Engine& engine) {
-  engine.node = std::make_unique<EngineNode>(
-      scheduler_, network_, went_live_,
-      [this](std::string_view invariant, const std::string& what) { Violation(invariant, what); }, next_node_++,
-      engine.address, engine.kind);
+  engine.node =
+      std::make_unique<EngineNode>(scheduler_, network_, went_live_, watch_, next_node_++, engine.address, engine.kind);
 }
 
 void World::RunJob(TrainerJob& job, int publishes) {
@@ -407,12 +409,18 @@ void World::Strike(const Fault& fault, int engine, int job, int process, NodeId 
 
 void World::OnLog(std::string_view event, std::string_view fields) {
   if (log_) Print("{} {}", event, fields);
+  if (event == "session_committed" && !engine_committed_.contains(std::string(FieldOf(fields, "session")))) {
+    Violation("log", fmt::format("no engine has committed what a trainer says: {}", fields));
+  }
   if (!watching_ || (event != "session_state" && event != "session_aborted")) return;
   const int engine = EngineOf(scheduler_.node());
   if (engine < 0) return;
   const std::string_view state = event == "session_aborted" ? "aborted" : FieldOf(fields, "state");
-  engines_[static_cast<std::size_t>(engine)].node->OnSessionState(FieldOf(fields, "session"), state, clock_.Now());
-  if (state == "committed") ++tally_.flips;
+  engines_[static_cast<std::size_t>(engine)].node->OnSessionState(FieldOf(fields, "session"), state);
+  if (state == "committed") {
+    ++tally_.flips;
+    engine_committed_.emplace(FieldOf(fields, "session"));
+  }
   if (event == "session_aborted") return;  // its state has been a step
   const int job = static_cast<int>(step_ % jobs_.size());
   const int process = static_cast<int>(step_) % jobs_[static_cast<std::size_t>(job)]->process_count();
