@@ -8,6 +8,7 @@
 #include "base/status.h"
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -103,6 +104,10 @@ Stack::Stack() {
 Stack::~Stack() { munmap(mapped_, static_cast<std::size_t>(low_ - mapped_) + bytes_); }
 
 Resumption StartOn(const Stack& stack, void (*entry)()) {
+#if defined(__SANITIZE_ADDRESS__)
+  // Frames of the fiber that had the stack before never returned.
+  __asan_unpoison_memory_region(stack.low(), stack.bytes());
+#endif
   auto top = reinterpret_cast<std::uintptr_t>(stack.low() + stack.bytes()) & ~std::uintptr_t{63};
 #if defined(__x86_64__)
   // As after a call: the return address of `entry` lies at 8 modulo 16.
