@@ -13,11 +13,6 @@ MUTANTS = {
     "skip_proof": (
         "engine_side/receive_session.cc", "flips what was not verified",
         [("RETURN_IF_ERROR(verifier_->Check(terms_.offer.manifest, seal));", "static_cast<void>(seal);")]),
-    "skip_coverage": (
-        "engine_side/receive_session.cc", "seals and flips while buckets are missing",
-        [("if (coverage_.complete() || state_ != SessionState::kReceiving) {", "if (true) {"),
-         ("RETURN_IF_ERROR(verifier_->Check(terms_.offer.manifest, seal));", "static_cast<void>(seal);"),
-         (".held = {verifier_->HeldByRank(), derived_}}", ".held = {}}")]),
     "forget_fence": (
         "engine_side/receive_session.cc", "places buckets of a session that is over",
         [("if (IsOver(state_) || state_ == SessionState::kOffered) return BucketVerdict::kFenced;",
@@ -44,10 +39,6 @@ MUTANTS = {
     "ignore_deadline": (
         "engine_side/connection.cc", "waits for a publisher beyond the session's time",
         [("if (session != nullptr && !session->over()) return session->terms().deadline;", "")]),
-    "forget_undo": (
-        "engine_side/in_place_flip.cc", "leaves a flip in place half done",
-        [("Status undone = exchange_.Undo();", "Status undone;"),
-         ("if (undone.ok()) undone = Proof(live);", "static_cast<void>(live);")]),
     "packed_early": (
         "bridge/send/publish_session.cc", "lets the trainer change tensors that are still read",
         [("  Status status = SendBuckets(sending);\n", "  on_sealed_();\n  Status status = SendBuckets(sending);\n"),
