@@ -97,13 +97,13 @@ class TrainerRanksTest(EndToEndTest):
 
     def test_a_stopped_rank_ends_the_publish_at_its_deadline_by_name(self):
         engine = self.start_engine(checkpoint(size=BYTES), "--tp", 2)
-        publisher, watch = self.publish_slowly(engine, arguments=("--deadline", "4s"))
+        publisher, watch = self.publish_slowly(engine, arguments=("--deadline", "9s"))
         stopped = rank_processes(publisher)[2]
 
         os.kill(stopped, signal.SIGSTOP)
 
         ended = publisher.finish()
-        self.assertEqual(ended.code, 4, ended)
+        self.assertEqual(ended.code, 1, ended)
         self.assertEqual(ended.error["reason"], "deadline", ended)
         self.assertRegex(ended.error["message"], r"trainer ranks .*\b2\b")
         watch.until(lambda line: line["session"] is None)
