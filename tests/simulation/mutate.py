@@ -1,0 +1,67 @@
+"""Copies of product sources with one rule of the protocol left out, for the simulation to find.
+
+    mutate.py --list                 names and files, for CMake: "name;path" a line
+    mutate.py NAME ROOT OUTPUT       writes the copy; fails unless every replaced text is there, once
+
+Shipped sources carry nothing of this.
+"""
+import pathlib
+import sys
+
+MUTANTS = {
+    # name: (file, what the product then does wrong, [(text, replacement), ...])
+    "forget_fence": (
+        "engine_side/receive_session.cc", "places buckets of a session that is over",
+        [("if (IsOver(state_) || state_ == SessionState::kOffered) return BucketVerdict::kFenced;",
+          "if (!staging_) return BucketVerdict::kFenced;"),
+         ("  CHECK(state_ == SessionState::kReceiving);  // beyond it every bucket has arrived\n", "")]),
+    "forget_slot": (
+        "engine_side/receive_session.cc", "keeps the shadow slot of a session that failed",
+        [("if (slot) parts_.slots.ReleaseShadow(*slot);", "")]),
+    "label_first": (
+        "engine_side/status_board.cc", "shows a version as live while it is staged",
+        [("  status_.live = slots_.live();\n  status_.kept",
+          "  status_.live = slots_.live();\n"
+          "  if (status_.session && status_.session->state == SessionState::kReady) status_.live = status_.session->version;\n"
+          "  status_.kept")]),
+    "accept_stale": (
+        "engine_side/version_ledger.cc", "takes numbers that were committed before",
+        [("if (starts || live_run.empty()) return OkStatus();", "if (starts || !offer.run.empty()) return OkStatus();")]),
+    "ignore_leases": (
+        "engine_side/weight_slots.cc", "writes to a slot that somebody reads",
+        [("return exchanging_ || at(slot).leases > 0;", "return exchanging_;")]),
+    "ignore_deadline": (
+        "engine_side/connection.cc", "waits for a publisher beyond the session's time",
+        [("if (session != nullptr && !session->over()) return session->terms().deadline;", "")]),
+    "packed_early": (
+        "bridge/send/publish_session.cc", "lets the trainer change tensors that are still read",
+        [("  Status status = SendBuckets(sending);\n", "  on_sealed_();\n  Status status = SendBuckets(sending);\n"),
+         ("  report_.wire_bytes = sending.wire_bytes();\n  on_sealed_();\n",
+          "  report_.wire_bytes = sending.wire_bytes();\n")]),
+    "believe_the_flip": (
+        "bridge/send/publish_session.cc", "reports a commit that the engine has not confirmed",
+        [("  ASSIGN_OR_RETURN(const Committed committed, Expect<Committed>());\n",
+          "  const Committed committed{.session = session_, .report = {.version = report_.version}};\n")]),
+}
+
+
+def mutated(name: str, root: pathlib.Path) -> str:
+    path, _, replacements = MUTANTS[name]
+    text = (root / path).read_text()
+    for old, new in replacements:
+        if text.count(old) != 1:
+            sys.exit(f"mutant {name}: {path} has {text.count(old)} times\n{old}\nbring the mutant up to date")
+        text = text.replace(old, new)
+    return text
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--list"]:
+        print("\n".join(f"{name};{mutant[0]}" for name, mutant in MUTANTS.items()))
+    else:
+        name, root, output = sys.argv[1:]
+        pathlib.Path(output).write_text(mutated(name, pathlib.Path(root)))
+
+
+if __name__ == "__main__":
+    main()
