@@ -39,6 +39,7 @@ constexpr std::array kFailures = {
     FailureReason{kFailedPrecondition, "manifest_mismatch", "the offer's tensors or sender layout are not the plan's"},
     FailureReason{kFailedPrecondition, "no_kept_version", "there is no version to roll back to"},
     FailureReason{kFailedPrecondition, "nothing_live", "no version is live yet"},
+    FailureReason{kResourceExhausted, "peer_busy", "it sends its version to as many others as it may"},
     FailureReason{kUnavailable, "peer_lost", "the other end of the channel or of a route went away"},
     FailureReason{kUnavailable, "peer_unreachable", "nobody answers at the address"},
     FailureReason{kPermissionDenied, "permission_denied", "the caller's token lacks the role that the call wants"},

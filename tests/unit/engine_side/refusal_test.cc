@@ -71,12 +71,12 @@ TEST_F(RefusalTest, AnotherRunHasToSayThatItStarts) {
 }
 
 TEST_F(RefusalTest, ARunThatStartsAnewMayUseAnyNumber) {
-  Offer offer = publisher_->MakeOffer(2);
+  Offer offer = publisher_->MakeOffer(2, "resumed");
   offer.manifest.new_run = true;
   publisher_->Publish(offer);
   EXPECT_EQ(live_number(), 2u);
 
-  publisher_->Publish(publisher_->MakeOffer(3));
+  publisher_->Publish(publisher_->MakeOffer(3, "resumed"));
   EXPECT_EQ(live_number(), 3u);
 }
 
