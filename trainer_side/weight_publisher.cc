@@ -202,7 +202,7 @@ void Publisher::Supersede() {
 }
 
 void Publisher::AwaitTurn(const Turn& own) {
-  const auto first = [&] {
+  const auto first = [this]() REQUIRES(mu_) {
     return std::find_if(turns_.begin(), turns_.end(), [](const Turn& turn) { return !turn.over; });
   };
   while (&*first() != &own) clock_.WaitUntil(changed_, mu_, clock_.Now() + kLookAgain);
