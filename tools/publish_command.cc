@@ -281,7 +281,7 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
   AddAddresses(app, "--to", options.to, "the replicas; with --serve others may join");
   AddNumber(app, "--version", options.version, "its number; default: the highest seen + 1");
   CLI::Option* run = app.add_option("--run", options.run, "default: the run of the engine's live version");
-  app.add_flag("--new-run", options.new_run, "the run starts here, at any number")->needs(run);
+  app.add_flag("--new-run", options.new_run, "the run starts here, at any number; one that is live goes on")->needs(run);
   CLI::Option* policy = AddPolicyOptions(app, options.policy);
   app.add_option("--transport", options.transport, "auto: shm on the same host, else grpc")
       ->capture_default_str()

@@ -65,7 +65,7 @@ struct WeightPublisherOptions {
   ControlDialer* control = nullptr;          // borrowed
   std::vector<TransportDialer*> transports;  // borrowed; best first, the first that both sides can use is taken
   std::string run;                           // empty: the run of the engine's live version
-  bool new_run = false;                      // `run` starts with the next publish
+  bool new_run = false;                      // `run` starts with the next publish; one that is live goes on
   std::string model;                         // see ManifestOffer::model
   std::vector<QuantizationFamily> families;  // see ManifestOffer::families
   PublishPolicy policy = PublishPolicy::kEach;
