@@ -28,12 +28,13 @@ endif()
 # A designated initialiser names what differs from the defaults; what it leaves out is no mistake.
 add_library(bascule_flags INTERFACE)
 target_compile_options(bascule_flags INTERFACE
-  $<BUILD_INTERFACE:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wno-missing-field-initializers>
-  $<$<BOOL:${BASCULE_WERROR}>:$<BUILD_INTERFACE:-Werror>>)
+  $<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wconversion;-Wno-sign-conversion;-Wno-missing-field-initializers>>
+  $<BUILD_INTERFACE:$<$<AND:$<BOOL:${BASCULE_WERROR}>,$<COMPILE_LANGUAGE:CXX>>:-Werror>>)
 # GCC 12 reports uninitialised reads inside std::optional and std::variant, and with -O3 writes past the end inside fmt,
 # that do not exist.
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  target_compile_options(bascule_flags INTERFACE $<BUILD_INTERFACE:-Wno-maybe-uninitialized -Wno-stringop-overflow>)
+  target_compile_options(bascule_flags INTERFACE
+    $<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized;-Wno-stringop-overflow>>)
 endif()
 
 # bascule_library(NAME SOURCES ... LINKS ... [PRIVATE_LINKS ...])
@@ -68,13 +69,18 @@ function(bascule_test_library name)
   target_link_libraries(${name} PUBLIC ${ARG_LINKS} PRIVATE bascule_flags)
 endfunction()
 
-# bascule_test(NAME SOURCES ... LINKS ... [LABELS ...]): a GoogleTest program; each TEST is one ctest entry.
+# bascule_test(NAME SOURCES ... LINKS ... [LABELS ...] [ENVIRONMENT A=B ...]): a GoogleTest program; each TEST is one
+# ctest entry.
 function(bascule_test name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINKS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINKS;LABELS;ENVIRONMENT" ${ARGN})
   bascule_program(${name} SOURCES ${ARG_SOURCES} LINKS ${ARG_LINKS} GTest::gmock GTest::gtest_main)
   set(labels "")
   if(ARG_LABELS)
     set(labels PROPERTIES LABELS "${ARG_LABELS}")
+  endif()
+  if(ARG_ENVIRONMENT)
+    string(REPLACE ";" "\\;" environment "${ARG_ENVIRONMENT}")
+    list(APPEND labels ENVIRONMENT "${environment}")
   endif()
   # A test that waits longer than this is stuck; no test asserts a wall time.
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300 ${labels})

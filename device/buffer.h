@@ -1,4 +1,4 @@
-// Owned memory of one device. Host memory today; the interface is what slots, staging and arenas need from any device.
+// Owned memory of the host or of one device: what slots, staging and arenas need of either.
 //
 // Thread-safety: thread-compatible.
 #pragma once
@@ -11,7 +11,8 @@
 
 namespace bascule {
 
-// Page-aligned bytes, zero at first and touched, so that no later write meets a page fault.
+// Page-aligned bytes, zero at first and touched, so that no later write meets a page fault. Memory of a device
+// (device.h) has addresses that only the device may follow.
 class DeviceBuffer {
  public:
   virtual ~DeviceBuffer() = default;
@@ -25,7 +26,7 @@ class DeviceMemory {
   virtual ~DeviceMemory() = default;
   // ResourceExhausted "device_memory"  with the bytes that were asked for
   virtual Result<std::unique_ptr<DeviceBuffer>> Allocate(std::size_t size) = 0;
-  virtual std::string_view name() const = 0;  // "host"
+  virtual std::string_view name() const = 0;  // "host", "cuda", "cuda_pinned"
 };
 
 }  // namespace bascule

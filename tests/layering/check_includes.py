@@ -21,7 +21,7 @@ THIRD_PARTY = [
     (re.compile(r"^spdlog/"), lambda p: str(p) == "base/log.cc", "spdlog belongs in base/log.cc"),
     (re.compile(r"^torch/|^ATen/|^c10/"), lambda p: "torch" in p.parts[:-1] and p.suffix == ".cc" or p.parts[0] == "examples",
      "torch belongs in .cc files of torch folders, and in examples/"),
-    (re.compile(r"^cuda|^nccl|^cublas"),
+    (re.compile(r"^cuda|^nccl|^cublas|^device/cuda/"),
      lambda p: p.suffix == ".cu" or {"cuda", "cuda_ipc", "nccl"} & set(p.parts[:-1]), "CUDA belongs in .cu files and cuda folders"),
     (re.compile(r"^nlohmann/"),
      lambda p: p.suffix == ".cc" or p.name.endswith("_internal.h") or p.parts[0] == "tools",
@@ -70,8 +70,10 @@ def self_test():
         bad = {"trainer_side/a.cc": '#include "engine_side/weight_slots.h"', "base/b.h": '#include "bridge/layout/box.h"',
                "bridge/plan/c.cc": '#include "kernels/pack.h"', "tools/d.cc": "#include <grpcpp/grpcpp.h>",
                "kernels/e.cc": '#include "tests/support/fake_clock.h"', "trainer_side/i.cc": "#include <ATen/core/Tensor.h>",
-               "trainer_side/torch/j.h": "#include <torch/types.h>"}
-        good = {"engine_side/f.cc": '#include "bridge/send/weight_source.h"\n#include "kernels/pack.h"',
+               "trainer_side/torch/j.h": "#include <torch/types.h>", "device/l.cc": "#include <cuda_runtime_api.h>",
+               "kernels/m.h": '#include "device/cuda/launch.h"'}
+        good = {"kernels/n.cu": '#include "device/cuda/launch.h"', "device/cuda/o.cc": "#include <cuda.h>",
+                "engine_side/f.cc": '#include "bridge/send/weight_source.h"\n#include "kernels/pack.h"',
                 "trainer_side/torch/k.cc": "#include <ATen/core/Tensor.h>", "bridge/send/g.cc": '#include "kernels/pack.h"', "bridge/session/grpc/h.cc": "#include <grpcpp/grpcpp.h>"}
         for name, text in {**bad, **good}.items():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,61 @@
+#include "device/cuda/error.h"
+
+#include <algorithm>
+#include <array>
+
+namespace bascule {
+namespace {
+
+// After one of these every later call of the process fails too: the context is gone.
+constexpr std::array kFatal = {
+    cudaErrorIllegalAddress,     cudaErrorLaunchFailure,       cudaErrorAssert,
+    cudaErrorHardwareStackError, cudaErrorIllegalInstruction,  cudaErrorMisalignedAddress,
+    cudaErrorInvalidPc,          cudaErrorInvalidAddressSpace, cudaErrorECCUncorrectable,
+    cudaErrorLaunchTimeout,      cudaErrorNvlinkUncorrectable, cudaErrorContextIsDestroyed,
+};
+constexpr std::array kAbsent = {
+    cudaErrorNoDevice,
+    cudaErrorInsufficientDriver,
+    cudaErrorInitializationError,
+    cudaErrorDevicesUnavailable,
+    cudaErrorSystemNotReady,
+    cudaErrorSystemDriverMismatch,
+    cudaErrorCompatNotSupportedOnDevice,
+};
+
+bool IsOneOf(cudaError_t error, std::span<const cudaError_t> set) { return std::ranges::find(set, error) != set.end(); }
+
+Status ToStatus(cudaError_t error, std::string message) {
+  if (error == cudaErrorMemoryAllocation) return Status::ResourceExhausted("device_memory", std::move(message));
+  if (IsOneOf(error, kAbsent)) {
+    return Status::Unavailable("no_cuda_device", message + "; nvidia-smi tells what the driver sees");
+  }
+  if (IsOneOf(error, kFatal)) {
+    return Status::Internal("device_lost", message + "; start this process again (compute-sanitizer finds the access)");
+  }
+  return Status::Internal("device_error", std::move(message));
+}
+
+}  // namespace
+
+Status CudaStatus(cudaError_t error, std::string_view call) {
+  if (error == cudaSuccess) return OkStatus();
+  static_cast<void>(cudaGetLastError());
+  return ToStatus(error, fmt::format("{}: {} ({})", call, cudaGetErrorName(error), cudaGetErrorString(error)));
+}
+
+Status CudaStatus(cudaError_t error, std::string_view call, const DeviceDescription& device) {
+  if (error == cudaSuccess) return OkStatus();
+  return CudaStatus(error, call).WithContext(fmt::format("device {} {}", device.ordinal, device.uuid.ToString()));
+}
+
+UseDevice::UseDevice(int ordinal) : ordinal_(ordinal) {
+  error_ = cudaGetDevice(&before_);
+  if (error_ == cudaSuccess && before_ != ordinal) error_ = cudaSetDevice(ordinal);
+}
+
+UseDevice::~UseDevice() {
+  if (before_ >= 0 && before_ != ordinal_) static_cast<void>(cudaSetDevice(before_));
+}
+
+}  // namespace bascule

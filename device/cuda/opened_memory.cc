@@ -1,0 +1,77 @@
+#include "device/cuda/opened_memory.h"
+
+#include <cuda_runtime_api.h>
+
+#include <bit>
+
+#include "device/cuda/driver.h"
+#include "device/cuda/error.h"
+#include "device/cuda/event.h"
+
+namespace bascule {
+
+class OpenedMemory::View final : public DeviceBuffer {
+ public:
+  View(OpenedMemory& owner, const MemoryHandle& handle, std::span<std::byte> bytes)
+      : owner_(owner), handle_(handle), bytes_(bytes) {}
+  ~View() override { owner_.Release(handle_); }
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+  std::span<std::byte> bytes() override { return bytes_; }
+  std::span<const std::byte> bytes() const override { return bytes_; }
+
+ private:
+  OpenedMemory& owner_;
+  const MemoryHandle handle_;
+  const std::span<std::byte> bytes_;
+};
+
+Result<std::unique_ptr<DeviceBuffer>> OpenedMemory::Open(const MemoryHandle& handle, std::int64_t bytes) {
+  const UseDevice use(device_.ordinal);
+  RETURN_IF_ERROR(CudaStatus(use.error(), "cudaSetDevice", device_));
+  const MutexLock lock(mu_);
+  ASSIGN_OR_RETURN(Opened* const opened, Find(handle));
+  // A peer's word: reading past the end would cost this process its device.
+  if (bytes < 0 || bytes > opened->bytes) {
+    const std::int64_t there = opened->bytes;
+    CloseUnused(handle);
+    return Status::InvalidArgument("bad_memory_handle", fmt::format("bytes={} of an allocation of {}", bytes, there));
+  }
+  ++opened->uses;
+  return std::unique_ptr<DeviceBuffer>(
+      std::make_unique<View>(*this, handle, std::span(opened->base, static_cast<std::size_t>(bytes))));
+}
+
+Result<OpenedMemory::Opened*> OpenedMemory::Find(const MemoryHandle& handle) {
+  const auto known = opened_.find(handle);
+  if (known != opened_.end()) return &known->second;
+  void* base = nullptr;
+  RETURN_IF_ERROR(
+      OpenStatus(cudaIpcOpenMemHandle(&base, std::bit_cast<cudaIpcMemHandle_t>(handle), cudaIpcMemLazyEnablePeerAccess),
+                 "cudaIpcOpenMemHandle", device_));
+  Opened& opened = opened_[handle];
+  opened.base = static_cast<std::byte*>(base);
+  const Result<AllocationRange> range = AllocationOf(base, device_);
+  if (!range.ok()) {
+    CloseUnused(handle);
+    return range.status();
+  }
+  opened.bytes = range->bytes - (opened.base - range->base);
+  return &opened;
+}
+
+void OpenedMemory::Release(const MemoryHandle& handle) {
+  const UseDevice use(device_.ordinal);
+  const MutexLock lock(mu_);
+  --opened_.at(handle).uses;
+  CloseUnused(handle);
+}
+
+void OpenedMemory::CloseUnused(const MemoryHandle& handle) {
+  const auto known = opened_.find(handle);
+  if (known->second.uses > 0) return;
+  static_cast<void>(CudaStatus(cudaIpcCloseMemHandle(known->second.base), "cudaIpcCloseMemHandle"));
+  opened_.erase(known);
+}
+
+}  // namespace bascule

@@ -1,0 +1,1 @@
+int bascule_no_entry_here = 0;
