@@ -29,6 +29,8 @@ constexpr Benchmark kBenchmarks[] = {
     {"sync_grpc", "the same over gRPC", RunSyncGrpcBenchmark},
     {"reshard_shm", "a publish of four trainer processes to two engine ranks, beside the first",
      RunReshardShmBenchmark},
+    {"gather_shm", "a publish of full tensors that rank 0 of four trainer processes gathers, beside the first",
+     RunGatherShmBenchmark},
 #if defined(BASCULE_GLOO)
     {"sync_gloo", "the first beside what Python trainers do on CPUs", RunSyncGlooBenchmark},
 #endif

@@ -1,10 +1,14 @@
 #include "benchmarks/reshard_rank.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <utility>
 
 #include "base/checked_math.h"
 #include "benchmarks/bench_model.h"
 #include "bridge/group/merge_layouts.h"
+#include "bridge/transport/shm/runtime_directory.h"
 #include "model/engine_layout.h"
 #include "trainer_side/layouts/layout_spec.h"
 
@@ -34,7 +38,7 @@ Result<TensorSource> SourceOf(const Layout& part, const std::byte* weights) {
 }  // namespace
 
 Result<std::unique_ptr<ReshardRank>> ReshardRank::Create(const ModelConfig& config, TrainerGroup group,
-                                                         const std::string& replica) {
+                                                         Sending sending, const std::string& replica) {
   std::unique_ptr<ReshardRank> rank(new ReshardRank());
   ASSIGN_OR_RETURN(const Layout layout,
                    MakeTrainerLayout("fsdp", group.world_size, LogicalTensors(config, DType::kBf16), &config));
@@ -42,12 +46,19 @@ Result<std::unique_ptr<ReshardRank>> ReshardRank::Create(const ModelConfig& conf
   ASSIGN_OR_RETURN(rank->weights_, RandomWeightsOf(part.ranks.front()));
   ASSIGN_OR_RETURN(TensorSource source, SourceOf(part, rank->weights_->bytes().data()));
   group.host = &rank->host_;
+  group.name = "benchmark";
+  if (sending == Sending::kGather && group.rank == 0) {
+    ASSIGN_OR_RETURN(rank->slices_,
+                     ShmListener::Create(fmt::format("{}/benchmark-{}-slices", DefaultRuntimeDirectory(), getpid())));
+    group.listeners = {rank->slices_.get()};
+  }
   WeightPublisherOptions options{.group = std::move(group),
                                  .replicas = {replica},
                                  .control = &rank->control_,
                                  .transports = {&rank->transport_},
                                  .run = "benchmark",
                                  .model = config.Description(),
+                                 .gather = sending == Sending::kGather,
                                  .deadline = kPublishDeadline};
   ASSIGN_OR_RETURN(rank->publisher_, WeightPublisher::Create(std::move(options), std::move(source)));
   return rank;

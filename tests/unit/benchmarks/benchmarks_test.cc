@@ -292,5 +292,17 @@ TEST(BenchmarksTest, AReshardSendsEveryByteOnceAndNeedsNoShareTwice) {
   EXPECT_EQ(rows[5].name, "reshard_extra_later");
 }
 
+TEST(BenchmarksTest, AGatherHoldsAFewTensorsAndNotTheModel) {
+  const std::vector<BenchmarkRow> rows = RowsOf("gather_shm");
+
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0].name, "gather_shm");
+  EXPECT_GT(rows[0].value, 0.0);
+  EXPECT_GT(rows[0].limit, 0.0);
+  EXPECT_EQ(rows[1].name, "gather_windows");
+  EXPECT_GT(rows[1].value, 0.0);
+  EXPECT_EQ(rows[2].name, "gather_extra_later");
+}
+
 }  // namespace
 }  // namespace bascule
