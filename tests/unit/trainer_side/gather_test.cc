@@ -255,6 +255,46 @@ TEST_F(GatherTest, NoRankReadsItsTensorsOnceThePublishIsPackedThere) {
   ExpectAllCommitted(reports);
 }
 
+TEST_F(GatherTest, UnderPolicyAllOneReplicaThatFailsKeepsTheOtherFromFlipping) {
+  UseGroup(3);
+  options_.policy = PublishPolicy::kAll;
+  AddEngine(/*engine_ranks=*/1);
+  AddEngine(/*engine_ranks=*/2);
+  MakeGroup();
+  engines_[1]->Play({.step = EngineStep::kSeal, .deed = EngineDeed::kAbort});
+
+  const std::vector<PublishReport> failed = PublishAll();
+  engines_[1]->Play({});
+  trainer_->Fill(7);
+  const std::vector<PublishReport> next = PublishAll();
+
+  EXPECT_EQ(failed[0].replicas[0].status.reason(), "replica_not_ready");
+  for (const ReplicaReport& replica : failed[0].replicas) EXPECT_EQ(replica.state, ReplicaState::kAborted);
+  ExpectAllCommitted(next);
+  ExpectEngineHoldsTrainersTensors(*engines_[0], 1);
+  ExpectEngineHoldsTrainersTensors(*engines_[1], 2);
+}
+
+TEST_F(GatherTest, TheRestGetsFullTensorsAfterTheCanary) {
+  UseGroup(2);
+  options_.policy = PublishPolicy::kCanary;
+  std::uint64_t rest_at_gate = 1;
+  options_.gate = [&](const CanaryView&) {
+    rest_at_gate = engines_[1]->live().number;
+    return OkStatus();
+  };
+  AddEngine(/*engine_ranks=*/1);
+  AddEngine(/*engine_ranks=*/2);
+  MakeGroup();
+
+  const std::vector<PublishReport> reports = PublishAll();
+
+  EXPECT_EQ(rest_at_gate, 0u);
+  ExpectAllCommitted(reports);
+  ExpectEngineHoldsTrainersTensors(*engines_[0], 1);
+  ExpectEngineHoldsTrainersTensors(*engines_[1], 2);
+}
+
 TEST_F(GatherTest, RanksOfOneProcessAreGatheredWithoutAGroup) {
   UseTrainer(4, /*rows=*/200);
   AddEngine(/*engine_ranks=*/2);
