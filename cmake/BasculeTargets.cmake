@@ -78,9 +78,9 @@ function(bascule_test name)
   if(ARG_LABELS)
     set(labels PROPERTIES LABELS "${ARG_LABELS}")
   endif()
+  # The ENVIRONMENT of discovered tests holds one variable only.
   if(ARG_ENVIRONMENT)
-    string(REPLACE ";" "\\;" environment "${ARG_ENVIRONMENT}")
-    list(APPEND labels ENVIRONMENT "${environment}")
+    set_property(TARGET ${name} PROPERTY CROSSCOMPILING_EMULATOR env ${ARG_ENVIRONMENT})
   endif()
   # A test that waits longer than this is stuck; no test asserts a wall time.
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300 ${labels})

@@ -2,6 +2,7 @@
 
     python3 check_links.py --core PROGRAM...    no library of CUDA, however indirectly (ldd)
     python3 check_links.py --module MODULE      libcudart through RUNPATH; nothing else of CUDA; only bascule_cuda_* shown
+    python3 check_links.py --fake RUNTIME MODULE  all that MODULE needs of libcudart is in RUNTIME, under the same version
 """
 
 import re
@@ -34,9 +35,19 @@ def check_module(module):
     return wrong
 
 
+def check_fake(runtime, module):
+    has = {line.split()[-1].replace("@@", "@") for line in output("nm", "-D", "--defined-only", runtime).splitlines()}
+    needs = {line.split()[-1] for line in output("nm", "-D", "--undefined-only", module).splitlines()
+             if line.endswith("@libcudart.so.13")}
+    return [f"{runtime} has no {name}" for name in sorted(needs - has)] or ([] if needs else [f"{module} calls nothing"])
+
+
 def main():
-    check = {"--core": check_core, "--module": check_module}[sys.argv[1]]
-    wrong = [line for path in sys.argv[2:] for line in check(path)]
+    if sys.argv[1] == "--fake":
+        wrong = check_fake(*sys.argv[2:])
+    else:
+        check = {"--core": check_core, "--module": check_module}[sys.argv[1]]
+        wrong = [line for path in sys.argv[2:] for line in check(path)]
     print("\n".join(wrong) or "as it should be")
     sys.exit(1 if wrong else 0)
 

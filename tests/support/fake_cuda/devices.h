@@ -1,0 +1,22 @@
+// The fake devices that this process sees, and which of them a thread uses.
+//
+// Thread-safety: thread-safe.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <vector>
+
+namespace bascule::fake_cuda {
+
+// By ordinal, which device of all each is.
+const std::vector<int>& VisibleDevices();
+// The calling thread's, as an ordinal; 0 at first.
+int CurrentOrdinal();
+void UseOrdinal(int ordinal);
+// The calling thread's, of all.
+int CurrentDevice();
+int OrdinalOf(int device);
+void Describe(int device, cudaDeviceProp* properties);
+
+}  // namespace bascule::fake_cuda

@@ -1,0 +1,129 @@
+#include "tests/support/fake_cuda/streams.h"
+
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "tests/support/fake_cuda/memory.h"
+
+namespace bascule::fake_cuda {
+namespace {
+
+constexpr Duration kShortStand = std::chrono::microseconds(150);
+constexpr Duration kLongStand = std::chrono::milliseconds(2);
+// How long an event of another process, which wakes nobody here, may go unnoticed.
+constexpr Duration kLookAgain = std::chrono::microseconds(50);
+
+std::uint64_t SeedOfEnvironment() {
+  const char* const seed = std::getenv("BASCULE_FAKE_CUDA_SEED");
+  return seed == nullptr ? 1 : std::strtoull(seed, nullptr, 10);
+}
+
+}  // namespace
+
+Streams& Streams::Get() {
+  static auto* const streams = new Streams;
+  return *streams;
+}
+
+Streams::Streams() : random_(SeedOfEnvironment()) {
+  // The worker ends before what its work refers to: objects of the program go after this.
+  std::atexit([] {
+    Streams& streams = Get();
+    Worker ending;
+    {
+      const MutexLock lock(streams.mu_);
+      std::swap(ending, streams.worker_);
+      ending.RequestStop();
+      streams.changed_.NotifyAll();
+    }
+    ending.Join();
+  });
+}
+
+void Streams::SetSeed(std::uint64_t seed) {
+  const MutexLock lock(mu_);
+  random_.seed(seed);
+}
+
+std::uint64_t Streams::Draw(std::uint64_t below) {
+  const MutexLock lock(mu_);
+  return random_() % below;
+}
+
+cudaStream_t Streams::Make() {
+  const MutexLock lock(mu_);
+  if (!worker_.joinable()) worker_ = Worker("fake_cuda", [this](const std::stop_token& stop) { Run(stop); });
+  next_ += 0x100;
+  streams_.try_emplace(next_);
+  return reinterpret_cast<cudaStream_t>(next_);
+}
+
+bool Streams::Destroy(cudaStream_t stream) {
+  const MutexLock lock(mu_);
+  const auto found = streams_.find(reinterpret_cast<std::uintptr_t>(stream));
+  if (found == streams_.end() || found->second.destroyed) return false;
+  found->second.destroyed = true;
+  if (found->second.work.empty()) streams_.erase(found);
+  return true;
+}
+
+bool Streams::Enqueue(cudaStream_t stream, Work work) {
+  const MutexLock lock(mu_);
+  const auto found = streams_.find(reinterpret_cast<std::uintptr_t>(stream));
+  if (found == streams_.end() || found->second.destroyed) return false;
+  if (found->second.work.empty()) MayStand(found->second);
+  found->second.work.push_back(std::move(work));
+  changed_.NotifyAll();
+  return true;
+}
+
+int Streams::Count() {
+  const MutexLock lock(mu_);
+  int alive = 0;
+  for (const auto& [name, stream] : streams_) alive += stream.destroyed ? 0 : 1;
+  return alive;
+}
+
+void Streams::MayStand(Stream& stream) {
+  const std::uint64_t draw = random_() % 100;
+  const Duration stand = draw < 60 ? Duration::zero() : draw < 92 ? kShortStand : kLongStand;
+  stream.stands_until = Clock::Real().Now() + stand;
+}
+
+bool Streams::TakeNext(Work& work) {
+  std::vector<std::uintptr_t> may_run;
+  for (const auto& [name, stream] : streams_) {
+    if (!stream.work.empty() && stream.stands_until <= Clock::Real().Now() &&
+        (stream.work.front().ready == nullptr || stream.work.front().ready())) {
+      may_run.push_back(name);
+    }
+  }
+  if (may_run.empty()) return false;
+  const auto chosen = streams_.find(may_run[random_() % may_run.size()]);
+  work = std::move(chosen->second.work.front());
+  chosen->second.work.pop_front();
+  MayStand(chosen->second);
+  if (chosen->second.destroyed && chosen->second.work.empty()) streams_.erase(chosen);
+  return true;
+}
+
+void Streams::Run(const std::stop_token& stop) {
+  while (true) {
+    Work work;
+    {
+      const MutexLock lock(mu_);
+      while (!stop.stop_requested() && !TakeNext(work)) {
+        bool any = false;
+        for (const auto& [name, stream] : streams_) any = any || !stream.work.empty();
+        const TimePoint now = Clock::Real().Now();
+        static_cast<void>(Clock::Real().WaitUntil(changed_, mu_, now + (any ? kLookAgain : std::chrono::seconds(1))));
+      }
+      if (stop.stop_requested()) return;
+    }
+    const Memory::DeviceAccess access;
+    work.run();
+  }
+}
+
+}  // namespace bascule::fake_cuda
