@@ -35,6 +35,13 @@ class BoxRuns {
   std::int64_t run_elements() const { return run_elements_; }
   std::int64_t run_stride(std::size_t place) const { return run_stride_[place]; }
 
+  // What is around the runs: no runs at all, or one for each index into the outer dimensions.
+  bool empty() const { return empty_; }
+  std::size_t outer_dims() const { return dims_; }
+  std::int64_t outer_count(std::size_t dim) const { return count_[dim]; }
+  std::int64_t outer_stride(std::size_t dim, std::size_t place) const { return stride_[dim][place]; }
+  std::int64_t first(std::size_t place) const { return first_[place]; }
+
   // Calls visit(offsets of the run's first element) for each run, in row-major order of the shape.
   template <typename Visit>
   void ForEach(Visit&& visit) const {

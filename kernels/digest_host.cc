@@ -16,9 +16,7 @@ static_assert(std::endian::native == std::endian::little, "words are read as the
 
 constexpr WordKeys MakeWordKeys() {
   WordKeys keys;
-  for (std::size_t i = 0; i < kLanes * kChunkWords; ++i) {
-    keys.key[i] = static_cast<std::uint32_t>(Mix(0x42617363756c65 + (i + 1) * kGoldenGamma) >> 32) | 1;
-  }
+  for (std::size_t i = 0; i < kLanes * kChunkWords; ++i) keys.key[i] = WordKey(i);
   return keys;
 }
 

@@ -33,7 +33,12 @@ constexpr std::uint64_t ChunkKey(std::uint64_t seed, std::uint64_t chunk) {
   return Mix(seed + (chunk + 1) * kGoldenGamma) | 1;
 }
 
-// B(j, l) of digest.h, a lane after the other. Vector code reads the keys of odd words one word further on, so the
+// B(j, l) of digest.h, where index = l * kChunkWords + j.
+constexpr std::uint32_t WordKey(std::uint64_t index) {
+  return static_cast<std::uint32_t>(Mix(0x42617363756c65 + (index + 1) * kGoldenGamma) >> 32) | 1;
+}
+
+// The word keys, a lane after the other. Vector code reads the keys of odd words one word further on, so the
 // table ends with a spare vector.
 struct WordKeys {
   static constexpr std::size_t kSpareWords = 16;

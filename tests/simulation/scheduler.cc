@@ -55,9 +55,9 @@ struct Scheduler::Fiber {
   int held = 0;  // locks
   std::uint64_t rank = 0;
   bool first = false;
-  std::unique_ptr<Stack> stack;
+  std::unique_ptr<fiber::Stack> stack;
   std::uint64_t turns = 0;
-  Resumption resumption;
+  fiber::Resumption resumption;
 };
 
 Scheduler::Scheduler(std::uint64_t seed)
@@ -91,7 +91,7 @@ Status Scheduler::Run(std::function<void()> main) {
 }
 
 void Scheduler::FiberEntry() {
-  Arrived();
+  fiber::Arrived();
   Scheduler& scheduler = *running_scheduler;
   Fiber& fiber = *scheduler.running_;
   if (fiber.main) {
@@ -109,7 +109,7 @@ std::uint64_t Scheduler::Spawn(void* (*body)(void*), void* argument) {
   fiber->body = body;
   fiber->argument = argument;
   fiber->rank = random_.Next();
-  if (idle_stacks_.empty()) idle_stacks_.push_back(std::make_unique<Stack>());
+  if (idle_stacks_.empty()) idle_stacks_.push_back(std::make_unique<fiber::Stack>());
   fiber->stack = std::move(idle_stacks_.back());
   idle_stacks_.pop_back();
   fiber->resumption = StartOn(*fiber->stack, &FiberEntry);

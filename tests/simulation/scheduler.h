@@ -23,7 +23,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "tests/simulation/random.h"
-#include "tests/simulation/stack_switch.h"
+#include "tests/support/fiber/stack_switch.h"
 
 namespace bascule::simulation {
 
@@ -103,10 +103,10 @@ class Scheduler {
   Fiber* running_ = nullptr;
   std::vector<std::unique_ptr<Fiber>> fibers_;  // that have not ended, or are not joined
   std::vector<Fiber*> runnable_;
-  std::vector<std::unique_ptr<Stack>> idle_stacks_;
+  std::vector<std::unique_ptr<fiber::Stack>> idle_stacks_;
   std::unique_ptr<Fiber> ended_;  // freed by whoever runs next
   std::unordered_map<NodeId, TimePoint> stalled_;
-  Resumption outside_;
+  fiber::Resumption outside_;
   Status failure_;
   std::uint64_t next_id_ = 1;
   std::uint64_t switches_ = 0;

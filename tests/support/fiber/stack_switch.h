@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-namespace bascule::simulation {
+namespace bascule::fiber {
 
 class Stack {
  public:
@@ -41,4 +41,4 @@ void Switch(Resumption& from, Resumption& to, bool for_good = false);
 // First thing on a stack that runs for the first time.
 void Arrived();
 
-}  // namespace bascule::simulation
+}  // namespace bascule::fiber

@@ -1,4 +1,4 @@
-#include "tests/simulation/stack_switch.h"
+#include "tests/support/fiber/stack_switch.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -73,10 +73,10 @@ BasculeSwitchStack:
 constexpr std::size_t kSavedWords = 1;  // x29, then x30, where `ret` goes
 constexpr std::size_t kFrameWords = 20;
 #else
-#error "the simulation knows no stack switch for this machine"
+#error "no stack switch is known for this machine"
 #endif
 
-namespace bascule::simulation {
+namespace bascule::fiber {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -86,7 +86,7 @@ constexpr std::size_t kStackBytes = 512 << 10;
 #endif
 
 #if defined(__SANITIZE_ADDRESS__)
-Resumption* left_behind = nullptr;  // by the last switch
+thread_local Resumption* left_behind = nullptr;  // by this thread's last switch
 #endif
 
 }  // namespace
@@ -140,4 +140,4 @@ void Arrived() {
 #endif
 }
 
-}  // namespace bascule::simulation
+}  // namespace bascule::fiber

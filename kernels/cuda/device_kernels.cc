@@ -1,0 +1,16 @@
+#include "kernels/device_kernels.h"
+
+#include "kernels/cast_device.h"
+#include "kernels/digest_device.h"
+#include "kernels/pack_device.h"
+
+extern "C" const bascule::DeviceKernels* bascule_cuda_kernels() {
+  static const bascule::DeviceKernels kernels = {
+      .move_boxes = bascule::MoveBoxesOnDevice,
+      .move_and_digest_boxes = bascule::MoveAndDigestBoxesOnDevice,
+      .digest_boxes = bascule::DigestBoxesOnDevice,
+      .cast_f32_to_bf16 = bascule::CastF32ToBf16OnDevice,
+      .cast_bf16_to_f32 = bascule::CastBf16ToF32OnDevice,
+  };
+  return &kernels;
+}

@@ -1,0 +1,29 @@
+// The kernels of a device, as its module brings them: one table, and no library to link.
+//
+// Thread-safety: thread-safe.
+#pragma once
+
+#include "base/status.h"
+#include "device/stream.h"
+#include "kernels/box_moves.h"
+
+namespace bascule {
+
+// Each enqueues on the stream and returns. Contracts: the header named beside each group.
+struct DeviceKernels {
+  // kernels/pack_device.h
+  Status (*move_boxes)(const MoveBatch& batch, StreamHandle stream);
+  Status (*move_and_digest_boxes)(const MoveBatch& batch, StreamHandle stream);
+  // kernels/digest_device.h
+  Status (*digest_boxes)(const MoveBatch& batch, StreamHandle stream);
+  // kernels/cast_device.h
+  Status (*cast_f32_to_bf16)(const std::byte* from, std::byte* to, std::int64_t count, StreamHandle stream);
+  Status (*cast_bf16_to_f32)(const std::byte* from, std::byte* to, std::int64_t count, StreamHandle stream);
+};
+
+}  // namespace bascule
+
+// The part "kernels" of a module (device/backend.h).
+extern "C" const bascule::DeviceKernels* bascule_cuda_kernels();
+
+// Roofline: none; see each kernel's header.
