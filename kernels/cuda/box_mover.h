@@ -9,12 +9,13 @@
 
 namespace bascule::cuda_internal {
 
-template <bool kStore, bool kDigest>
+template <bool kDigest>
 class BoxMover {
  public:
-  // `word_keys` is the table of ComputeWordKeys, in shared memory; null without a digest.
-  __device__ BoxMover(const MoveBatch& batch, const MoveEntry& entry, const std::uint32_t* word_keys)
-      : batch_(batch), entry_(entry), word_keys_(word_keys) {}
+  // `word_keys` is the table of ComputeWordKeys, in shared memory; null without a digest. Nothing is stored unless
+  // `stores`.
+  __device__ BoxMover(const MoveBatch& batch, const MoveEntry& entry, bool stores, const std::uint32_t* word_keys)
+      : batch_(batch), entry_(entry), stores_(stores), word_keys_(word_keys) {}
 
   // By every lane of the warp.
   __device__ void Tile(std::int64_t tile) {
@@ -24,15 +25,7 @@ class BoxMover {
       case Conversion::kBf16ToF32:
         return TileOf<Widened>(tile);
       default:
-        break;
-    }
-    switch (entry_.item_bytes) {
-      case 1:
         return TileOf<Same<std::uint8_t>>(tile);
-      case 2:
-        return TileOf<Same<std::uint16_t>>(tile);
-      default:
-        return TileOf<Same<std::uint32_t>>(tile);  // eight bytes are two words
     }
   }
   __device__ const DigestSums& total() const { return total_; }
@@ -61,11 +54,10 @@ class BoxMover {
   // Whether 16 bytes of the logical tensor lie at 16-byte boundaries (8 of them, or 32, of a source that is converted).
   template <typename Source>
   __device__ bool Aligned(const Segment& segment) const {
-    constexpr auto kConverted = static_cast<int>(sizeof(typename Source::Converted));
-    constexpr int kMask = Source::kItemBytes < kConverted ? 7 : 15;
-    const auto begin = static_cast<std::uint64_t>(segment.begin);
-    const bool source = entry_.fills || ((segment.source - begin / kConverted * Source::kItemBytes) & kMask) == 0;
-    return source && (!kStore || ((segment.target - begin) & 15) == 0);
+    constexpr std::uint64_t kMask = Source::kItemBytes < static_cast<int>(sizeof(typename Source::Converted)) ? 7 : 15;
+    const std::uint64_t source = segment.source - static_cast<std::uint64_t>(SourceBytes<Source>(segment.begin));
+    const std::uint64_t target = segment.target - static_cast<std::uint64_t>(segment.begin);
+    return (entry_.fills || (source & kMask) == 0) && (!stores_ || (target & 15) == 0);
   }
 
   // The pieces that lie in the segment whole; lanes 0 and 1 then see to what is left at its ends.
@@ -79,13 +71,13 @@ class BoxMover {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int here = at + i * kWarp * kPieceBytes;
-        if (here < last) pieces[i] = LoadWhole<Source>(segment, here);
+        if (here < last) pieces[i] = entry_.fills ? Filled() : Source::Load(From<Source>(segment, here));
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int here = at + i * kWarp * kPieceBytes;
         if (here >= last) continue;
-        if constexpr (kStore) StoreStreaming(pieces[i], Target(segment, here));
+        if (stores_) StoreStreaming(pieces[i], Target(segment, here));
         if constexpr (kDigest) AddPiece(word_keys_, here / 4, pieces[i], sums);
       }
     }
@@ -104,35 +96,44 @@ class BoxMover {
     if constexpr (kDigest) CloseChunk(segment.chunk_key, sums, total_);
   }
 
+  // What the segment has of the piece at `at`, which may be all of it.
   template <typename Source>
   __device__ void Part(const Segment& segment, int at, DigestSums& sums) {
-    using Item = typename Source::Converted;
     const int first = std::max(segment.begin - at, 0), last = std::min(segment.end - at, int{kPieceBytes});
-    const Piece piece =
-        entry_.fills ? FilledPart(first, last) : LoadPart<Source>(From<Source>(segment, at), first, last);
-    if constexpr (kStore) StorePart<Item>(piece, Target(segment, at), first, last);
+    Piece piece;
+    if constexpr (sizeof(typename Source::Converted) > 1) {
+      piece = PartOf<Source>(segment, at, first, last);
+    } else if (entry_.item_bytes == 1) {
+      piece = PartOf<Same<std::uint8_t>>(segment, at, first, last);
+    } else if (entry_.item_bytes == 2) {
+      piece = PartOf<Same<std::uint16_t>>(segment, at, first, last);
+    } else {
+      piece = PartOf<Same<std::uint32_t>>(segment, at, first, last);  // eight bytes are two words
+    }
     if constexpr (kDigest) AddPiece(word_keys_, at / 4, piece, sums);
+  }
+  template <typename Source>
+  __device__ Piece PartOf(const Segment& segment, int at, int first, int last) const {
+    Piece piece = entry_.fills ? Filled() : LoadPart<Source>(From<Source>(segment, at), first, last);
+    if (entry_.fills) KeepBytes(piece, first, last);
+    if (stores_) StorePart<typename Source::Converted>(piece, Target(segment, at), first, last);
+    return piece;
+  }
+  __device__ Piece Filled() const {
+    const auto low = static_cast<std::uint32_t>(entry_.element),
+               high = static_cast<std::uint32_t>(entry_.element >> 32);
+    return {{low, high, low, high}};
   }
 
   template <typename Source>
-  __device__ Piece LoadWhole(const Segment& segment, int at) const {
-    return entry_.fills ? FilledPart(0, kPieceBytes) : Source::Load(From<Source>(segment, at));
+  __device__ static std::int64_t SourceBytes(int converted_bytes) {
+    return converted_bytes / static_cast<int>(sizeof(typename Source::Converted)) * Source::kItemBytes;
   }
-  __device__ Piece FilledPart(int first, int last) const {
-    Piece piece;
-    for (int i = 0; i < kPieceBytes; ++i) {
-      const auto byte = static_cast<std::uint32_t>(entry_.element >> i % 8 * 8 & 0xff);
-      if (i >= first && i < last) piece.word[i / 4] |= byte << i % 4 * 8;
-    }
-    return piece;
-  }
-
   // Addresses of the piece at `at`. For a piece that begins before the segment it is only counted from.
   template <typename Source>
   __device__ static const std::byte* From(const Segment& segment, int at) {
-    constexpr auto kConverted = static_cast<int>(sizeof(typename Source::Converted));
-    const std::int64_t items = (at - segment.begin) / kConverted;
-    return reinterpret_cast<const std::byte*>(segment.source + static_cast<std::uint64_t>(items * Source::kItemBytes));
+    const std::int64_t after = SourceBytes<Source>(at - segment.begin);
+    return reinterpret_cast<const std::byte*>(segment.source + static_cast<std::uint64_t>(after));
   }
   __device__ static std::byte* Target(const Segment& segment, int at) {
     return reinterpret_cast<std::byte*>(segment.target + static_cast<std::uint64_t>(std::int64_t{at} - segment.begin));
@@ -140,6 +141,7 @@ class BoxMover {
 
   const MoveBatch& batch_;
   const MoveEntry& entry_;
+  const bool stores_;
   const std::uint32_t* const word_keys_;
   DigestSums total_;
 };

@@ -27,8 +27,8 @@ __device__ inline void StoreStreaming(const Piece& piece, std::byte* to) {
   __stcs(reinterpret_cast<uint4*>(to), make_uint4(piece.word[0], piece.word[1], piece.word[2], piece.word[3]));
 }
 
-// What an element goes through on its way. `Load` makes a piece of the elements from `from` on, which are aligned to
-// 16 converted bytes; `LoadItem` makes one element.
+// What elements go through on their way. `Load` makes a piece of the elements from `from` on, which are aligned to 16
+// converted bytes; `LoadItem` makes one element.
 template <typename Item>
 struct Same {
   using Converted = Item;
@@ -89,6 +89,14 @@ __device__ inline void StorePart(const Piece& piece, std::byte* to, int first, i
   for (int at = 0; at < kPieceBytes; at += static_cast<int>(sizeof(Item))) {
     if (at < first || at >= last) continue;
     *reinterpret_cast<Item*>(to + at) = static_cast<Item>(piece.word[at / 4] >> at % 4 * 8);
+  }
+}
+
+// Clears the bytes outside [first, last).
+__device__ inline void KeepBytes(Piece& piece, int first, int last) {
+#pragma unroll
+  for (int at = 0; at < kPieceBytes; ++at) {
+    if (at < first || at >= last) piece.word[at / 4] &= ~(0xffu << at % 4 * 8);
   }
 }
 
