@@ -32,8 +32,9 @@ if(CCACHE)
 endif()
 find_package(CUDAToolkit REQUIRED)
 
-# fmt 9 takes nvcc for a compiler without constexpr functions.
-set(bascule_cuda_flags -DFMT_USE_CONSTEXPR=1 -Xcompiler=-Wall,-Wextra,-Wshadow)
+# fmt 9 takes nvcc for a compiler without constexpr functions. Those of our kernels are the same functions on the host and
+# on a device, where sums and products are rounded as written.
+set(bascule_cuda_flags -DFMT_USE_CONSTEXPR=1 --expt-relaxed-constexpr -fmad=false -Xcompiler=-Wall,-Wextra,-Wshadow)
 if(BASCULE_WERROR)
   list(APPEND bascule_cuda_flags -Werror=all-warnings -Xcompiler=-Werror)
 endif()

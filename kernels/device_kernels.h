@@ -23,7 +23,7 @@ struct DeviceKernels {
 
 }  // namespace bascule
 
-// The part "kernels" of a module (device/backend.h).
-extern "C" const bascule::DeviceKernels* bascule_cuda_kernels();
+// The part "kernels" of a module: DeviceBackend::Part gives this function.
+extern "C" [[gnu::visibility("default")]] const bascule::DeviceKernels* bascule_cuda_kernels();
 
 // Roofline: none; see each kernel's header.

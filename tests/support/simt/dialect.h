@@ -15,8 +15,8 @@
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
-// One block at a time runs on a host thread, so its threads share what that thread has one of.
-#define __shared__ static thread_local
+// One block runs at a time, so that its threads share what the program has one of. It lies where the emulator finds it.
+#define __shared__ static __attribute__((section("simt_shared")))
 
 #define threadIdx (::bascule::simt::ThreadIndex())
 #define blockIdx (::bascule::simt::BlockIndex())

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <string>
@@ -17,6 +19,12 @@
 #include "base/status.h"
 #include "tests/support/fiber/stack_switch.h"
 
+// Where the kernels' shared memory lies, as the linker names it; there is none where no kernel has any.
+extern "C" {
+[[gnu::weak, gnu::visibility("hidden")]] extern std::byte __start_simt_shared[];
+[[gnu::weak, gnu::visibility("hidden")]] extern std::byte __stop_simt_shared[];
+}
+
 namespace bascule::simt {
 namespace {
 
@@ -24,6 +32,13 @@ constexpr unsigned kWarpThreads = 32;
 constexpr unsigned kBlockThreadsMax = 1024;
 
 std::atomic<std::uint64_t> next_seed{1};
+
+// AddressSanitizer keeps gaps between the arrays.
+[[gnu::no_sanitize_address]] void SpoilSharedMemory(std::uint64_t garbage) {
+  for (volatile std::byte* at = __start_simt_shared; at != __stop_simt_shared; ++at) {
+    *at = static_cast<std::byte>(garbage);
+  }
+}
 
 [[noreturn]] void Fail(const char* what, unsigned block, unsigned thread) {
   std::fprintf(stderr, "simt: %s (block %u, thread %u)\n", what, block, thread);
@@ -100,6 +115,7 @@ void FiberEntry() {
 
 void Run::OneBlock(unsigned block) {
   block_ = block;
+  SpoilSharedMemory(random_());
   ready_.resize(threads_.size());
   std::iota(ready_.begin(), ready_.end(), 0u);
   for (unsigned t = 0; t < threads_.size(); ++t) {
@@ -168,6 +184,8 @@ void SetSeed(std::uint64_t seed) { next_seed = seed; }
 
 void RunGrid(std::uint64_t blocks, unsigned threads, Body body, void* context) {
   CHECK(current == nullptr && threads > 0 && threads <= kBlockThreadsMax);
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
   Run run(blocks, threads, body, context);
   current = &run;
   run.All();

@@ -1,12 +1,13 @@
 // Runs CUDA kernels on a processor, for tests: the kernels' own source, compiled with g++ against dialect.h. Each
 // thread of a block is a fiber. Blocks run one after another in seeded random order, and so do the threads of a block
 // between two points where they wait for each other, each as far as it gets: a thread that reads what another writes
-// without a barrier between the two finds it not there yet, or too new, under most seeds. It says nothing about speed.
+// without a barrier between the two finds it not there yet, or too new, under most seeds. Shared memory is garbage when
+// a block begins. It says nothing about speed.
 //
 // What no GPU would get out of ends the program with a message: threads that wait for one that has ended, lanes that
 // do not agree on who takes part in an exchange.
 //
-// Thread-safety: thread-safe; each host thread runs its own launches to their end.
+// Thread-safety: thread-safe; one launch runs at a time, to its end, on the thread that makes it.
 #pragma once
 
 #include <cstdint>
