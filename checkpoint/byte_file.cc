@@ -37,6 +37,9 @@ class OpenedFile : public ByteFile {
     return Status::DataLoss("file_changed", path_ + ": written to while it was read");
   }
 
+  void Announce(std::int64_t offset, std::int64_t length) const override {
+    posix_fadvise(fd(), offset, length, POSIX_FADV_WILLNEED);
+  }
   void Forget(std::int64_t offset, std::int64_t length) const override {
     posix_fadvise(fd(), offset, length, POSIX_FADV_DONTNEED);
   }

@@ -26,6 +26,11 @@ class ByteFile {
   virtual std::int64_t ReadSome(std::int64_t offset, std::span<std::byte> target) const = 0;
   // DataLoss "file_changed"  the file has another size or was written to since it was opened
   virtual Status CheckUnchanged() const { return OkStatus(); }
+  // Advice: the range will be read soon.
+  virtual void Announce(std::int64_t offset, std::int64_t length) const {
+    static_cast<void>(offset);
+    static_cast<void>(length);
+  }
   // Advice: lets the page cache forget a range.
   virtual void Forget(std::int64_t offset, std::int64_t length) const {
     static_cast<void>(offset);

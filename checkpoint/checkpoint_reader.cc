@@ -6,12 +6,13 @@
 namespace bascule {
 namespace {
 
-// What a device or a server is asked for: large requests, several at once. What lies in this machine's memory already
-// is best read in pieces that stay in the cache of the core that reads them.
+// What a device or a server is asked for: large requests, several at once. What this machine's kernel can read ahead is
+// copied by who wants it, a piece at a time that stays in the cache of its core: handing it from thread to thread costs
+// more than the copy.
 ReadAhead AheadOf(ReadStrategy strategy, bool remote) {
-  if (strategy == ReadStrategy::kDirect) return {.requests = 4, .chunk_bytes = 4 << 20};
-  if (remote) return {.requests = 2, .chunk_bytes = 4 << 20};
-  return {.requests = 2, .chunk_bytes = 1 << 20};
+  if (strategy == ReadStrategy::kDirect) return {.requests = 4, .waiting = 8, .chunk_bytes = 2 << 20};
+  if (remote) return {.requests = 2, .waiting = 2, .chunk_bytes = 4 << 20};
+  return {.requests = 0, .waiting = 8, .chunk_bytes = 1 << 20};
 }
 
 StorageFacts FactsOfAll(const std::vector<std::unique_ptr<SafetensorsFile>>& files) {

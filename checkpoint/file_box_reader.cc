@@ -17,7 +17,7 @@
 namespace bascule {
 namespace {
 
-constexpr std::int64_t kMemoryAlignment = 4096;
+constexpr std::int64_t kPageBytes = 4096;
 constexpr Duration kProgressInterval = std::chrono::seconds(5);
 // A device that gives nothing for so long is stuck.
 constexpr Duration kStallMax = std::chrono::minutes(2);
@@ -35,7 +35,7 @@ class AlignedMemory {
     const auto wanted = static_cast<std::size_t>(bytes);
     if (wanted > size_) {
       Free();
-      data_ = static_cast<std::byte*>(::operator new (wanted, std::align_val_t{kMemoryAlignment}));
+      data_ = static_cast<std::byte*>(::operator new (wanted, std::align_val_t{kPageBytes}));
       size_ = wanted;
     }
     return {data_, wanted};
@@ -43,7 +43,7 @@ class AlignedMemory {
 
  private:
   void Free() {
-    if (data_ != nullptr) ::operator delete (data_, std::align_val_t{kMemoryAlignment});
+    if (data_ != nullptr) ::operator delete (data_, std::align_val_t{kPageBytes});
     data_ = nullptr;
     size_ = 0;
   }
@@ -119,7 +119,7 @@ class FileBoxReader final : public BoxReader {
         counts_(counts),
         chunk_bytes_(ahead.chunk_bytes),
         progress_(*options.clock, BytesOf(boxes_)),
-        slots_(static_cast<std::size_t>(ahead.requests + kWaitingChunks)),
+        slots_(static_cast<std::size_t>(std::max(ahead.requests, 1) + ahead.waiting)),
         wake_(options_.stop, [this] { Wake(); }) {
     for (const ByteFile* file : files_) alignment_.push_back(file->alignment());
     CutChunks();
@@ -193,16 +193,8 @@ class FileBoxReader final : public BoxReader {
   }
 
   Status AwaitChunk() {
-    Slot& slot = SlotOf(chunk_);
-    {
-      MutexLock lock(mu_);
-      const TimePoint give_up = options_.clock->Now() + kStallMax;
-      while (slot.ready != chunk_ + 1 && !options_.stop.stop_requested()) {
-        if (!options_.clock->WaitUntil(changed_, mu_, give_up)) return Stalled();
-      }
-      RETURN_IF_ERROR(CheckNotStopped(options_));
-      RETURN_IF_ERROR(slot.status);
-    }
+    if (failure_.ok()) failure_ = workers_.empty() ? ReadHere() : AwaitRead();
+    RETURN_IF_ERROR(failure_);
     progress_.Add(BytesOf(BoxesOf(chunk_)));
     // What was read last came after all the rest, so that one look says of everything that it was one file.
     if (chunk_ + 1 < chunk_count()) return OkStatus();
@@ -212,6 +204,42 @@ class FileBoxReader final : public BoxReader {
       if (options_.drop_cache) file->Forget(0, file->bytes());
     }
     return OkStatus();
+  }
+
+  Status AwaitRead() {
+    const Slot& slot = SlotOf(chunk_);
+    MutexLock lock(mu_);
+    const TimePoint give_up = options_.clock->Now() + kStallMax;
+    while (slot.ready != chunk_ + 1 && !options_.stop.stop_requested()) {
+      if (!options_.clock->WaitUntil(changed_, mu_, give_up)) return Stalled();
+    }
+    RETURN_IF_ERROR(CheckNotStopped(options_));
+    return slot.status;
+  }
+
+  // Without threads all slots are the consumer's: one for what it reads, the others for what it announces.
+  Status ReadHere() {
+    RETURN_IF_ERROR(CheckNotStopped(options_));
+    for (; planned_ < std::min(chunk_count(), chunk_ + slots_.size()); ++planned_) {
+      Slot& slot = SlotOf(planned_);
+      slot.chunk = PlanChunk(BoxesOf(planned_), alignment_);
+      if (planned_ > chunk_) Announce(slot.chunk.ranges);
+    }
+    return Fill(chunk_, SlotOf(chunk_));
+  }
+
+  // The kernel reads whole pages: ranges less than one apart are one to it.
+  void Announce(std::span<const FileRange> ranges) const {
+    while (!ranges.empty()) {
+      const int file = ranges.front().file;
+      const std::int64_t begin = ranges.front().offset;
+      std::int64_t end = begin;
+      while (!ranges.empty() && ranges.front().file == file && ranges.front().offset < end + kPageBytes) {
+        end = ranges.front().offset + ranges.front().bytes;
+        ranges = ranges.subspan(1);
+      }
+      files_[static_cast<std::size_t>(file)]->Announce(begin, end - begin);
+    }
   }
 
   Status Stalled() const {
@@ -224,6 +252,7 @@ class FileBoxReader final : public BoxReader {
   void ReadChunks() {
     while (const std::optional<std::size_t> chunk = TakeChunk()) {
       Slot& slot = SlotOf(*chunk);
+      slot.chunk = PlanChunk(BoxesOf(*chunk), alignment_);
       Status status = Fill(*chunk, slot);
       {
         MutexLock lock(mu_);
@@ -244,8 +273,8 @@ class FileBoxReader final : public BoxReader {
     return next_chunk_++;
   }
 
+  // Reads what the slot's chunk says.
   Status Fill(std::size_t number, Slot& slot) const {
-    slot.chunk = PlanChunk(BoxesOf(number), alignment_);
     slot.memory = pool_->Take();
     const std::span<std::byte> memory = slot.memory->Of(slot.chunk.memory_bytes);
     std::int64_t calls = 0;
@@ -279,6 +308,8 @@ class FileBoxReader final : public BoxReader {
   // The consumer's own.
   std::size_t next_box_ = 0;
   std::size_t chunk_ = 0;
+  std::size_t planned_ = 0;  // chunks whose slot says what to read; without threads
+  Status failure_;           // stays
   Progress progress_;
 
   Mutex mu_;  // Guards who has which slot; never held across a read.

@@ -1,5 +1,5 @@
 // Reads boxes of files ahead of who wants them: one chunk after another, a bounded number of them at once, on threads
-// of its own.
+// of its own or by the kernel's.
 #pragma once
 
 #include <atomic>
@@ -21,15 +21,17 @@ struct ReadCounts {
   std::atomic<std::int64_t> calls = 0;
 };
 
-// How a reader goes ahead: so many requests in flight, each of a chunk of so many bytes, or of one box where that is
-// larger, with the gaps that are read along.
+// How a reader goes ahead: so many requests in flight, each on a thread of its own, and so many chunks read and not yet
+// wanted, views apart that somebody holds on to. A chunk has so many bytes, or is one box where that is larger, and the
+// gaps that are read along.
+//
+// Without requests whoever wants a chunk reads it then, into memory that is still in that core's cache when it is used;
+// the next `waiting` chunks are announced to the kernel. A read that is under way does not end with a stop then.
 struct ReadAhead {
   int requests = 1;
+  int waiting = 2;
   std::int64_t chunk_bytes = 4 << 20;
 };
-
-// Chunks in memory beside those that are being read, views apart that somebody holds on to.
-inline constexpr int kWaitingChunks = 2;
 
 // Borrows `files` and `counts`. Logs progress with rate and time left when reading takes long.
 std::unique_ptr<BoxReader> ReadFiles(std::vector<const ByteFile*> files, std::vector<FileBox> boxes, ReadAhead ahead,

@@ -132,7 +132,7 @@ TEST(FileBoxReaderTest, BoxesInAnyOrderAndOfAnyFormAreExactWithEveryAlignment) {
     }
     ReadCounts counts;
 
-    EXPECT_TRUE(ReadAll(file, boxes, {.requests = 1 + round % 4}, counts).ok());
+    EXPECT_TRUE(ReadAll(file, boxes, {.requests = round % 4}, counts).ok());
   }
 }
 
@@ -234,21 +234,87 @@ TEST(FileBoxReaderTest, AReaderThatIsGivenUpHalfWayReadsNoFurtherThanItsBuffers)
     ASSERT_TRUE(reader->Next().ok());
   }
 
-  EXPECT_LE(counts.read_bytes, (1 + kWaitingChunks) * ReadAhead{}.chunk_bytes);
+  EXPECT_LE(counts.read_bytes, (1 + ReadAhead{}.waiting) * ReadAhead{}.chunk_bytes);
+}
+
+// As files that the page cache can hold are read.
+constexpr ReadAhead kByTheConsumer = {.requests = 0, .waiting = 2, .chunk_bytes = kMiB};
+
+TEST(FileBoxReaderTest, WithoutRequestsAChunkIsReadWhenItIsWantedAndTheNextOnesAreAnnounced) {
+  using Calls = std::vector<ScriptedFile::Call>;
+  const ScriptedFile file(8 * kMiB);
+  ReadCounts counts;
+  const auto reader = ReadFiles({&file}, Pieces(8 * kMiB, kMiB), kByTheConsumer, {}, counts);
+  EXPECT_EQ(file.calls(), Calls());
+
+  ASSERT_TRUE(reader->Next().ok());
+  EXPECT_EQ(file.calls(), (Calls{{0, kMiB}}));
+  EXPECT_EQ(file.announced(), (Calls{{kMiB, kMiB}, {2 * kMiB, kMiB}}));
+
+  ASSERT_TRUE(reader->Next().ok());
+  EXPECT_EQ(file.calls(), (Calls{{0, kMiB}, {kMiB, kMiB}}));
+  EXPECT_EQ(file.announced(), (Calls{{kMiB, kMiB}, {2 * kMiB, kMiB}, {3 * kMiB, kMiB}}));
+}
+
+TEST(FileBoxReaderTest, OnlyWhatIsWantedIsAnnouncedSaveForGapsOfLessThanAPage) {
+  using Calls = std::vector<ScriptedFile::Call>;
+  const ScriptedFile file(8 * kMiB);
+  ReadCounts counts;
+  const std::vector<FileBox> boxes = {Range(0, kMiB), Columns(kMiB, 4, 8192, 0, 4097), Range(4 * kMiB, kMiB),
+                                      Columns(6 * kMiB, 4, 8192, 0, 4096)};
+
+  ASSERT_TRUE(ReadAll(file, boxes, kByTheConsumer, counts).ok());
+
+  EXPECT_EQ(file.announced(), (Calls{{kMiB, 3 * 8192 + 4097},
+                                     {4 * kMiB, kMiB},
+                                     {6 * kMiB, 4096},
+                                     {6 * kMiB + 8192, 4096},
+                                     {6 * kMiB + 2 * 8192, 4096},
+                                     {6 * kMiB + 3 * 8192, 4096}}));
+  EXPECT_EQ(counts.read_bytes, counts.logical_bytes);
+}
+
+TEST(FileBoxReaderTest, WithoutRequestsAnErrorStaysThoughTheDeviceRecovers) {
+  ScriptedFile file(4 * kMiB);
+  file.broken_offset = kMiB;
+  ReadCounts counts;
+  const auto reader = ReadFiles({&file}, Pieces(4 * kMiB, kMiB), kByTheConsumer, {}, counts);
+
+  EXPECT_TRUE(reader->Next().ok());
+  const Status first = reader->Next().status();
+  file.broken_offset = -1;
+
+  EXPECT_EQ(first.reason(), "read_failed");
+  EXPECT_EQ(reader->Next().status(), first);
+}
+
+TEST(FileBoxReaderTest, WithoutRequestsAStopEndsTheReadBeforeTheNextChunk) {
+  const ScriptedFile file(4 * kMiB);
+  ReadCounts counts;
+  std::stop_source stop;
+  const auto reader = ReadFiles({&file}, Pieces(4 * kMiB, kMiB), kByTheConsumer, {.stop = stop.get_token()}, counts);
+  ASSERT_TRUE(reader->Next().ok());
+
+  stop.request_stop();
+
+  EXPECT_EQ(reader->Next().status().reason(), "cancelled");
+  EXPECT_EQ(file.calls().size(), 1U);
 }
 
 TEST(FileBoxReaderTest, AViewStaysReadableWhileItsMemoryIsHeldWhateverIsReadMeanwhile) {
   const ScriptedFile file(16 * kMiB);
   const std::vector<FileBox> boxes = Pieces(16 * kMiB, kMiB);
   ReadCounts counts;
-  std::vector<BoxView> held;
-  {
-    const auto reader = ReadFiles({&file}, boxes, {.requests = 2, .chunk_bytes = kMiB}, {}, counts);
-    ASSERT_TRUE(reader->GivesMemory());
-    for (std::size_t box = 0; box < boxes.size(); ++box) held.push_back(reader->Next().value());
-  }
+  for (const int requests : {0, 2}) {
+    std::vector<BoxView> held;
+    {
+      const auto reader = ReadFiles({&file}, boxes, {.requests = requests, .chunk_bytes = kMiB}, {}, counts);
+      ASSERT_TRUE(reader->GivesMemory());
+      for (std::size_t box = 0; box < boxes.size(); ++box) held.push_back(reader->Next().value());
+    }
 
-  for (std::size_t box = 0; box < boxes.size(); ++box) ExpectBytes(held[box], boxes[box]);
+    for (std::size_t box = 0; box < boxes.size(); ++box) ExpectBytes(held[box], boxes[box]);
+  }
 }
 
 TEST(FileBoxReaderTest, AStopEndsAReadThatWaitsForAStuckDevice) {

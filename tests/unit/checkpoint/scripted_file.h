@@ -17,6 +17,7 @@ class ScriptedFile final : public ByteFile {
   struct Call {
     std::int64_t offset = 0;
     std::int64_t bytes = 0;
+    friend bool operator==(const Call&, const Call&) = default;
   };
 
   explicit ScriptedFile(std::int64_t bytes) : path_("scripted.safetensors"), content_(static_cast<std::size_t>(bytes)) {
@@ -55,9 +56,18 @@ class ScriptedFile final : public ByteFile {
     return last <= offset ? 0 : Copy(offset, last, target);
   }
 
+  void Announce(std::int64_t offset, std::int64_t length) const override {
+    MutexLock lock(mu_);
+    announced_.push_back({offset, length});
+  }
+
   std::vector<Call> calls() const {
     MutexLock lock(mu_);
     return calls_;
+  }
+  std::vector<Call> announced() const {
+    MutexLock lock(mu_);
+    return announced_;
   }
 
  private:
@@ -70,6 +80,7 @@ class ScriptedFile final : public ByteFile {
   std::vector<std::byte> content_;
   mutable Mutex mu_;
   mutable std::vector<Call> calls_ GUARDED_BY(mu_);
+  mutable std::vector<Call> announced_ GUARDED_BY(mu_);
 };
 
 }  // namespace bascule
