@@ -14,9 +14,9 @@ import pathlib
 import numpy
 
 import safetensors_io
+from stored_checkpoint import StoredCheckpoint
 
 VOCABULARY_MULTIPLE = 64
-BITS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 
 
 class Refused(Exception):
@@ -55,19 +55,11 @@ def vocabulary_parts(array, ranks):
     return parts(padded, ranks, what="padded vocabulary")
 
 
-class Oracle:
+class Oracle(StoredCheckpoint):
     """A checkpoint, and what the ranks hold of it. Thread-compatible."""
 
     def __init__(self, checkpoint_dir):
-        self.config = safetensors_io.read_config(checkpoint_dir)
-        stored = safetensors_io.read_checkpoint(checkpoint_dir)
-        self.dtypes = {name: tensor.dtype for name, tensor in stored.items()}
-        self.tensors = {
-            name: numpy.frombuffer(
-                bytes(tensor.data), dtype=BITS[safetensors_io.ELEMENT_BYTES[tensor.dtype]]
-            ).reshape(tensor.shape)
-            for name, tensor in stored.items()
-        }
+        super().__init__(checkpoint_dir)
         self.heads = self.config["num_attention_heads"]
         self.kv_heads = self.config.get("num_key_value_heads") or self.heads
 

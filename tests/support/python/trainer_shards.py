@@ -16,8 +16,8 @@ import pathlib
 import numpy
 
 import safetensors_io
+from stored_checkpoint import StoredCheckpoint
 
-BITS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 PADDING = 0x5A5A5A5A5A5A5A5A
 VOCABULARY_MULTIPLE = 128
 # The parameters of LlamaDecoderLayer, in the order of its modules.
@@ -40,21 +40,6 @@ def chunk(array, count, axis=0):
     size = -(-array.shape[axis] // count)
     return [array.take(range(min(i * size, array.shape[axis]), min((i + 1) * size, array.shape[axis])), axis)
             for i in range(count)]  # fmt: skip
-
-
-class Model:
-    """A checkpoint's config and tensors, as unsigned integers of the elements' size. Thread-compatible."""
-
-    def __init__(self, checkpoint):
-        self.config = safetensors_io.read_config(checkpoint)
-        stored = safetensors_io.read_checkpoint(checkpoint)
-        self.dtypes = {name: tensor.dtype for name, tensor in stored.items()}
-        self.tensors = {
-            name: numpy.frombuffer(
-                bytes(tensor.data), dtype=BITS[safetensors_io.ELEMENT_BYTES[tensor.dtype]]
-            ).reshape(tensor.shape)
-            for name, tensor in stored.items()
-        }
 
 
 # --- FSDP: FlatParameter ---
@@ -230,7 +215,7 @@ def main():
     for size in ("ranks", "tp", "pp", "vpp", "ep", "etp"):
         parser.add_argument(f"--{size}", type=int)
     arguments = parser.parse_args()
-    model = Model(arguments.checkpoint)
+    model = StoredCheckpoint(arguments.checkpoint)
     if arguments.framework == "fsdp":
         held = fsdp(model, arguments.ranks)
     elif arguments.framework == "mesh":
