@@ -57,6 +57,18 @@ struct MoveEntry {
   std::uint8_t item_bytes = 1;  // converted
 };
 
+// Where run number `run` of the entry begins, in bytes, one for each place.
+constexpr std::array<std::int64_t, MoveEntry::kPlaces> BeginOfRun(const MoveEntry& entry, std::int64_t run) {
+  std::array<std::int64_t, MoveEntry::kPlaces> begin = entry.first;
+  for (int d = entry.dims - 1; d >= 0; --d) {
+    const auto dim = static_cast<std::size_t>(d);
+    const std::int64_t above = run / entry.count[dim], at = run - above * entry.count[dim];
+    for (std::size_t p = 0; p < MoveEntry::kPlaces; ++p) begin[p] += at * entry.stride[p][dim];
+    run = above;
+  }
+  return begin;
+}
+
 class BoxMoveTable {
  public:
   // InvalidArgument "item_bytes"  a size that no kernel knows, or one that `conversion` does not start from

@@ -104,8 +104,8 @@ std::int64_t ExtractChangesOnHost(int item_bytes, std::span<const std::byte> bas
 Status CheckChanges(std::span<const std::uint32_t> positions, std::int64_t elements) {
   for (std::size_t i = 1; i < positions.size(); ++i) {
     if (positions[i] <= positions[i - 1]) {
-      return Status::InvalidArgument("change_order", fmt::format("change {} is at {}, the one before at {}", i,
-                                                                 positions[i], positions[i - 1]));
+      return Status::InvalidArgument(
+          "change_order", fmt::format("change {} is at {}, the one before at {}", i, positions[i], positions[i - 1]));
     }
   }
   if (!positions.empty() && std::cmp_greater_equal(positions.back(), elements)) {

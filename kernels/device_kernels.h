@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "device/stream.h"
 #include "kernels/box_moves.h"
+#include "kernels/delta_device.h"
 
 namespace bascule {
 
@@ -16,9 +17,18 @@ struct DeviceKernels {
   Status (*move_and_digest_boxes)(const MoveBatch& batch, StreamHandle stream);
   // kernels/digest_device.h
   Status (*digest_boxes)(const MoveBatch& batch, StreamHandle stream);
+  // kernels/delta_device.h
+  Status (*extract_changes)(const CompareBatch& batch, StreamHandle stream);
+  Status (*scatter)(const ChangeBatch& batch, StreamHandle stream);
+  Status (*digest_changes)(const ChangeBatch& batch, StreamHandle stream);
   // kernels/cast_device.h
   Status (*cast_f32_to_bf16)(const std::byte* from, std::byte* to, std::int64_t count, StreamHandle stream);
   Status (*cast_bf16_to_f32)(const std::byte* from, std::byte* to, std::int64_t count, StreamHandle stream);
+  // kernels/quantize_device.h
+  Status (*quantize_fp8_blocks)(std::int64_t rows, std::int64_t columns, const std::byte* bf16, std::byte* codes,
+                                float* scale_inv, std::int64_t* first_not_finite, StreamHandle stream);
+  Status (*dequantize_fp8_blocks)(std::int64_t rows, std::int64_t columns, const std::byte* codes,
+                                  const float* scale_inv, std::byte* bf16, StreamHandle stream);
 };
 
 }  // namespace bascule

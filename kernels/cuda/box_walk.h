@@ -45,17 +45,9 @@ template <bool kDigest>
 __device__ inline Segment FindSegment(const MoveBatch& batch, const MoveEntry& entry, std::int64_t index) {
   Segment segment;
   if (index >= entry.segments) return segment;
-  std::int64_t run = index / entry.segments_per_run;
+  const std::int64_t run = index / entry.segments_per_run;
   const std::int64_t in_run = index - run * entry.segments_per_run;
-  std::int64_t source = entry.first[MoveEntry::kSource], target = entry.first[MoveEntry::kTarget];
-  std::int64_t logical = entry.first[MoveEntry::kLogical];
-  for (int d = entry.dims - 1; d >= 0; --d) {
-    const std::int64_t above = run / entry.count[d], at = run - above * entry.count[d];
-    source += at * entry.stride[MoveEntry::kSource][d];
-    target += at * entry.stride[MoveEntry::kTarget][d];
-    logical += at * entry.stride[MoveEntry::kLogical][d];
-    run = above;
-  }
+  const auto [source, target, logical] = BeginOfRun(entry, run);
   const std::int64_t chunk = logical / kDigestChunkBytes + in_run;
   const std::int64_t chunk_begin = chunk * kDigestChunkBytes;
   const std::int64_t begin = std::max(logical, chunk_begin);
@@ -89,24 +81,34 @@ __device__ inline Segment Shared(const Segment& own, int from) {
   return segment;
 }
 
-// The entry that holds `tile`: the last one that begins at or before it.
-__device__ inline std::int64_t FindEntry(const MoveBatch& batch, std::int64_t tile) {
-  std::int64_t low = 0, high = batch.entry_count;  // entries[low].first_tile <= tile < entries[high].first_tile
+// The last entry of which first(entry) <= at: the one that holds `at`.
+template <typename First>
+__device__ inline std::int64_t FindEntry(std::int64_t entry_count, std::int64_t at, First&& first) {
+  std::int64_t low = 0, high = entry_count;  // first(low) <= at < first(high)
   while (high - low > 1) {
     const std::int64_t middle = low + (high - low) / 2;
-    (batch.entries[middle].first_tile <= tile ? low : high) = middle;
+    (first(middle) <= at ? low : high) = middle;
   }
   return low;
+}
+
+// What this warp has of `count` things that all warps of the grid share.
+struct WarpRange {
+  std::int64_t first, last;
+};
+__device__ inline WarpRange RangeOfWarp(std::int64_t count) {
+  const std::int64_t warp = std::int64_t{blockIdx.x} * kBlockWarps + threadIdx.x / kWarp;
+  const std::int64_t warps = std::int64_t{gridDim.x} * kBlockWarps;
+  return {count * warp / warps, count * (warp + 1) / warps};
 }
 
 // Calls work(entry, index of the entry, first tile in it, last) for what this warp has of the batch's tiles.
 template <typename Work>
 __device__ inline void ForEachEntryOfWarp(const MoveBatch& batch, Work&& work) {
-  const std::int64_t warp = std::int64_t{blockIdx.x} * kBlockWarps + threadIdx.x / kWarp;
-  const std::int64_t warps = std::int64_t{gridDim.x} * kBlockWarps;
-  const std::int64_t last = batch.tiles * (warp + 1) / warps;
-  for (std::int64_t tile = batch.tiles * warp / warps; tile < last;) {
-    const std::int64_t index = FindEntry(batch, tile);
+  const auto [begin, last] = RangeOfWarp(batch.tiles);
+  for (std::int64_t tile = begin; tile < last;) {
+    const std::int64_t index =
+        FindEntry(batch.entry_count, tile, [&](std::int64_t entry) { return batch.entries[entry].first_tile; });
     const MoveEntry& entry = batch.entries[index];
     const std::int64_t tiles = (entry.segments + entry.tile_segments - 1) / entry.tile_segments;
     const std::int64_t until = std::min(last, entry.first_tile + tiles);
@@ -115,8 +117,8 @@ __device__ inline void ForEachEntryOfWarp(const MoveBatch& batch, Work&& work) {
   }
 }
 
-inline std::int64_t GridBlocks(std::int64_t tiles) {
-  return std::min(kGridBlocksMax, (tiles + kBlockWarps - 1) / kBlockWarps);
+inline std::int64_t GridBlocks(std::int64_t warps) {
+  return std::min(kGridBlocksMax, (warps + kBlockWarps - 1) / kBlockWarps);
 }
 
 }  // namespace bascule::cuda_internal

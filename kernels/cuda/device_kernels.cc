@@ -3,14 +3,20 @@
 #include "kernels/cast_device.h"
 #include "kernels/digest_device.h"
 #include "kernels/pack_device.h"
+#include "kernels/quantize_device.h"
 
 extern "C" const bascule::DeviceKernels* bascule_cuda_kernels() {
   static const bascule::DeviceKernels kernels = {
       .move_boxes = bascule::MoveBoxesOnDevice,
       .move_and_digest_boxes = bascule::MoveAndDigestBoxesOnDevice,
       .digest_boxes = bascule::DigestBoxesOnDevice,
+      .extract_changes = bascule::ExtractChangesOnDevice,
+      .scatter = bascule::ScatterOnDevice,
+      .digest_changes = bascule::DigestChangesOnDevice,
       .cast_f32_to_bf16 = bascule::CastF32ToBf16OnDevice,
       .cast_bf16_to_f32 = bascule::CastBf16ToF32OnDevice,
+      .quantize_fp8_blocks = bascule::QuantizeFp8BlocksOnDevice,
+      .dequantize_fp8_blocks = bascule::DequantizeFp8BlocksOnDevice,
   };
   return &kernels;
 }

@@ -69,8 +69,8 @@ TEST(DeltaTest, ComparesBitsAndNotNumbers) {
   std::vector<std::uint32_t> positions(3);
   std::vector<std::byte> items(12);
 
-  EXPECT_EQ(
-      ExtractChangesOnHost(4, std::as_bytes(std::span(base)), std::as_bytes(std::span(next)), positions, items), 1);
+  EXPECT_EQ(ExtractChangesOnHost(4, std::as_bytes(std::span(base)), std::as_bytes(std::span(next)), positions, items),
+            1);
   EXPECT_EQ(positions[0], 0u);
 }
 
