@@ -18,6 +18,16 @@ class DeviceBuffer {
   virtual ~DeviceBuffer() = default;
   virtual std::span<std::byte> bytes() = 0;
   virtual std::span<const std::byte> bytes() const = 0;
+
+  // From now on nobody changes a byte, as long as anybody has the memory: it is frozen before it is shared. Where
+  // memory is never shared nothing happens.
+  //
+  // ResourceExhausted "device_memory"
+  virtual Status Freeze() { return OkStatus(); }
+  // False once it is frozen, and of memory that is somebody else's.
+  virtual bool writable() const { return true; }
+  // Of frozen memory: a descriptor that other processes map, read-only. -1 where they cannot.
+  virtual int shared_fd() const { return -1; }
 };
 
 // Where buffers come from. Thread-safe.

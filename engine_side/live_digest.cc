@@ -10,6 +10,8 @@ namespace {
 // Decode goes on meanwhile: two threads saturate much of a memory bus already.
 constexpr int kDigestThreads = 2;
 
+}  // namespace
+
 void NoteEveryBucket(const ReceivePlan& plan, Verifier& verifier) {
   std::atomic<std::size_t> next{0};
   const auto digest_buckets = [&](std::stop_token) {
@@ -23,8 +25,6 @@ void NoteEveryBucket(const ReceivePlan& plan, Verifier& verifier) {
   std::vector<Worker> workers;
   for (int i = 0; i < kDigestThreads; ++i) workers.emplace_back("live_digest", digest_buckets);
 }
-
-}  // namespace
 
 Result<ReceivePlan> PlanOfEngine(const Layout& engine_layout) {
   Result<Plan> plan = MakePlan(PlainLayout(engine_layout.tensors), engine_layout, PlanOptions{});

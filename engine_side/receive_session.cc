@@ -1,6 +1,7 @@
 #include "engine_side/receive_session.h"
 
 #include "base/log.h"
+#include "engine_side/live_digest.h"
 #include "kernels/pack.h"
 
 namespace bascule {
@@ -48,7 +49,7 @@ bool ReceiveSession::AwaitOver(Deadline deadline) {
   return over_;
 }
 
-void ReceiveSession::Begin() {
+void ReceiveSession::Begin(std::optional<LentMemory> lent) {
   MutexLock lock(mu_);
   if (state_ != SessionState::kOffered) return;  // a newer session was quicker
   parts_.board.SessionOpened(SessionProgress{.state = state_,
@@ -57,6 +58,7 @@ void ReceiveSession::Begin() {
                                              .received_bytes = 0,
                                              .total_bytes = terms_.plan->plan.payload_bytes});
   ++working_;
+  lent_ = std::move(lent);
   preparer_ = Worker("session", [this](std::stop_token stop) { Prepare(stop); });
 }
 
@@ -78,15 +80,32 @@ void ReceiveSession::Prepare(std::stop_token stop) {
 }
 
 Status ReceiveSession::ReserveAndFill(std::stop_token stop) {
-  ASSIGN_OR_RETURN(const int slot, parts_.slots.ReserveShadow(terms_.deadline, stop));
+  ASSIGN_OR_RETURN(const int slot,
+                   lent_ ? parts_.slots.ReserveLent(std::move(lent_->ranks), terms_.deadline, std::move(stop))
+                         : parts_.slots.ReserveShadow(terms_.deadline, std::move(stop)));
   {
     MutexLock lock(mu_);
     slot_ = slot;
   }
   staging_.emplace(*terms_.plan, parts_.slots, slot);
   verifier_.emplace(*terms_.plan, parts_.slots.layout(), staging_->memory());
-  staging_->FillPadding();
+  if (!lent_) staging_->FillPadding();
   return OkStatus();
+}
+
+void ReceiveSession::OnLent() {
+  {
+    MutexLock lock(mu_);
+    if (state_ != SessionState::kReceiving) return;
+    ++working_;
+  }
+  if (lent_->check) NoteEveryBucket(*terms_.plan, *verifier_);
+  MutexLock lock(mu_);
+  WorkDone();
+  const std::vector<Bucket>& buckets = terms_.plan->plan.buckets;
+  for (std::size_t b = 0; b < buckets.size() && state_ == SessionState::kReceiving; ++b) {
+    CountGood(buckets[b], static_cast<std::uint32_t>(b));
+  }
 }
 
 BucketAck ReceiveSession::OnBucket(int route, const ReceivedFrame& frame) {
@@ -249,12 +268,24 @@ void ReceiveSession::Verify(const ManifestSeal& seal) {
     verified = proof.ok() && Step(SessionEvent::kVerified);
   }
   if (verified) send_(ready);
-  if (!proof.ok()) End(proof.reason() == "finalize_failed" ? SessionEvent::kAbort : SessionEvent::kMismatch, proof);
+  if (!proof.ok()) End(proof.code() == StatusCode::kDataLoss ? SessionEvent::kMismatch : SessionEvent::kAbort, proof);
+}
+
+Result<HeldDigests> ReceiveSession::ProveReceived(const ManifestSeal& seal) const {
+  if (!lent_ || lent_->check) {
+    RETURN_IF_ERROR(verifier_->Check(terms_.offer.manifest, seal));
+    return HeldDigests{.received = verifier_->HeldByRank(), .derived = {}, .totals = verifier_->Totals()};
+  }
+  RETURN_IF_ERROR(CheckVersionDigest(terms_.offer.manifest, seal));
+  HeldDigests held;
+  held.totals.resize(seal.digests.size());
+  for (std::size_t i = 0; i < seal.digests.size(); ++i) held.totals[terms_.plan->manifest_order[i]] = seal.digests[i];
+  return held;
 }
 
 // What was received agrees with the seal; then the engine's own tensors are made of it.
 Status ReceiveSession::Prove(const ManifestSeal& seal) {
-  RETURN_IF_ERROR(verifier_->Check(terms_.offer.manifest, seal));
+  ASSIGN_OR_RETURN(HeldDigests held, ProveReceived(seal));
   int slot = 0;
   WeightVersion version;
   {
@@ -262,10 +293,10 @@ Status ReceiveSession::Prove(const ManifestSeal& seal) {
     slot = *slot_;
     version = version_;
   }
-  ASSIGN_OR_RETURN(DigestsByRank derived,
-                   parts_.derived.Make(parts_.hooks, version, parts_.slots, slot, terms_.deadline));
+  ASSIGN_OR_RETURN(held.derived, parts_.derived.Make(parts_.hooks, version, parts_.slots, slot, terms_.deadline));
+  RETURN_IF_ERROR(parts_.slots.FreezeShadow(slot));
   MutexLock lock(mu_);
-  derived_ = std::move(derived);
+  held_ = std::move(held);
   return OkStatus();
 }
 
@@ -278,7 +309,7 @@ void ReceiveSession::OnFlip(const Flip& flip) {
     refused = NextState(state_, SessionEvent::kFlip).status();
     if (refused.ok()) {
       flipping_ = true;
-      staged = {.slot = *slot_, .version = version_, .held = {verifier_->HeldByRank(), derived_}};
+      staged = {.slot = *slot_, .version = version_, .held = std::move(held_)};
     }
   }
   if (!refused.ok()) {

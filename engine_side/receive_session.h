@@ -15,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <stop_token>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -24,6 +25,7 @@
 #include "bridge/session/messages.h"
 #include "bridge/session/session_state.h"
 #include "bridge/transport/transport.h"
+#include "engine_side/lent_memory.h"
 #include "engine_side/receiver_parts.h"
 #include "engine_side/staging.h"
 #include "engine_side/verifier.h"
@@ -50,8 +52,11 @@ class ReceiveSession {
   // Once its end is decided: waits until everything is given back. False at the deadline.
   bool AwaitOver(Deadline deadline) EXCLUDES(mu_);
 
-  // The registry has opened the session: reserves a shadow slot, then sends Accept.
-  void Begin() EXCLUDES(mu_);
+  // The registry has opened the session: reserves a shadow slot, then sends Accept. The slot shows what is lent, if
+  // anything is; no bucket comes then, but OnLent.
+  void Begin(std::optional<LentMemory> lent = std::nullopt) EXCLUDES(mu_);
+  // In place of all buckets, once accepted: what is lent is here, and is digested where it lies.
+  void OnLent() EXCLUDES(mu_);
   // Places and verifies a bucket, and says what became of it.
   BucketAck OnBucket(int route, const ReceivedFrame& frame) EXCLUDES(mu_);
   // Answers with Missing, Ready or Abort.
@@ -77,6 +82,7 @@ class ReceiveSession {
 
   void Verify(const ManifestSeal& seal) EXCLUDES(mu_);
   Status Prove(const ManifestSeal& seal) EXCLUDES(mu_);
+  Result<HeldDigests> ProveReceived(const ManifestSeal& seal) const;
   void Commit(const FlipReport& report, HistoryEntry::Kind kind) EXCLUDES(mu_);
 
   // False, and nothing happens, when the state does not allow the event.
@@ -106,9 +112,10 @@ class ReceiveSession {
   TimePoint accepted_at_ GUARDED_BY(mu_);
   TimePoint last_bucket_at_ GUARDED_BY(mu_);
   double verify_ms_ GUARDED_BY(mu_) = 0;
-  DigestsByRank derived_ GUARDED_BY(mu_);  // once proven
+  HeldDigests held_ GUARDED_BY(mu_);  // once proven
 
   // Set before Accept is sent, so before any bucket comes.
+  std::optional<LentMemory> lent_;  // without its memory, which the slot has
   std::optional<Staging> staging_;
   std::optional<Verifier> verifier_;
   Worker preparer_;

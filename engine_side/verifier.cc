@@ -7,6 +7,24 @@
 #include "kernels/digest.h"
 
 namespace bascule {
+namespace {
+
+Status CheckCount(const ManifestOffer& offer, const ManifestSeal& seal) {
+  if (seal.digests.size() == offer.tensors.size()) return OkStatus();
+  return Status::DataLoss("digest_mismatch",
+                          fmt::format("seal has {} digests for {} tensors", seal.digests.size(), offer.tensors.size()));
+}
+
+}  // namespace
+
+Status CheckVersionDigest(const ManifestOffer& offer, const ManifestSeal& seal) {
+  RETURN_IF_ERROR(CheckCount(offer, seal));
+  const Hash256 version_digest = VersionDigestOf(offer.tensors, seal.digests);
+  if (version_digest == seal.version_digest) return OkStatus();
+  return Status::DataLoss("digest_mismatch", fmt::format("version digest: tensors give {} seal={}",
+                                                         version_digest.ToHex(), seal.version_digest.ToHex()));
+}
+
 Verifier::Verifier(const ReceivePlan& plan, const Layout& engine_layout, TensorMemory memory)
     : plan_(plan), engine_layout_(engine_layout), memory_(std::move(memory)), noted_(plan.plan.buckets.size()) {}
 
@@ -45,15 +63,13 @@ std::vector<std::vector<TensorDigest>> Verifier::HeldByRank() const {
 
 Status Verifier::Check(const ManifestOffer& offer, const ManifestSeal& seal) const {
   RETURN_IF_ERROR(CheckTotals(offer, seal));
+  RETURN_IF_ERROR(CheckVersionDigest(offer, seal));
   RETURN_IF_ERROR(CheckReplicas());
   return CheckPaddingIsZero(memory_, engine_layout_);
 }
 
 Status Verifier::CheckTotals(const ManifestOffer& offer, const ManifestSeal& seal) const {
-  if (seal.digests.size() != offer.tensors.size()) {
-    return Status::DataLoss("digest_mismatch", fmt::format("seal has {} digests for {} tensors", seal.digests.size(),
-                                                           offer.tensors.size()));
-  }
+  RETURN_IF_ERROR(CheckCount(offer, seal));
   const std::vector<TensorDigest> totals = Totals();
   for (std::size_t i = 0; i < offer.tensors.size(); ++i) {
     const std::size_t tensor = plan_.manifest_order[i];
@@ -63,10 +79,7 @@ Status Verifier::CheckTotals(const ManifestOffer& offer, const ManifestSeal& sea
         fmt::format("tensor {} on engine ranks {}: memory={} seal={}", offer.tensors[i].name,
                     RanksOf(static_cast<std::int32_t>(tensor)), totals[tensor].ToHex(), seal.digests[i].ToHex()));
   }
-  const Hash256 version_digest = VersionDigestOf(offer.tensors, seal.digests);
-  if (version_digest == seal.version_digest) return OkStatus();
-  return Status::DataLoss("digest_mismatch", fmt::format("version digest: tensors give {} seal={}",
-                                                         version_digest.ToHex(), seal.version_digest.ToHex()));
+  return OkStatus();
 }
 
 Status Verifier::CheckReplicas() const {

@@ -18,6 +18,11 @@
 
 namespace bascule {
 
+// The seal's digests are those of the version that it names.
+//
+// DataLoss "digest_mismatch"
+Status CheckVersionDigest(const ManifestOffer& offer, const ManifestSeal& seal);
+
 // Thread-safety: Digest is thread-safe; Note of different buckets may run at once; the checks want every bucket noted.
 class Verifier {
  public:

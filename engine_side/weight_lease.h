@@ -13,6 +13,7 @@
 namespace bascule {
 
 class WeightSlots;
+struct HeldDigests;
 
 class WeightLease {
  public:
@@ -26,6 +27,11 @@ class WeightLease {
   // Dense row-major bytes of local tensor `tensor` of `engine_rank`, in the order of the engine's layout; 64-byte
   // aligned.
   std::span<const std::byte> Tensor(int engine_rank, int tensor) const;
+  // The digests of what it shows, as they were proven. See engine_side/weight_slots.h.
+  const HeldDigests& held() const;
+  // By which another process maps all memory of a rank, read-only; -1 where it cannot. The lease's: duplicate it to
+  // keep it.
+  int shared_fd(int engine_rank) const;
 
  private:
   friend class WeightSlots;

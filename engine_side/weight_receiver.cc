@@ -4,6 +4,7 @@
 
 #include "base/mutex.h"
 #include "base/thread_priority.h"
+#include "engine_side/adoption.h"
 #include "engine_side/connection.h"
 #include "engine_side/live_digest.h"
 #include "engine_side/receiver_parts.h"
@@ -19,6 +20,9 @@ Status CheckOptions(const WeightReceiverOptions& options) {
   if (options.flip == FlipMode::kInPlace && options.slot_count != 2) {
     return Status::InvalidArgument(
         "bad_options", fmt::format("slot_count={} but flips in place exchange two slots", options.slot_count));
+  }
+  if (options.flip == FlipMode::kInPlace && options.memory.when_reserved) {
+    return Status::InvalidArgument("bad_options", "flips in place need the memory of their slots from the start");
   }
   if (options.stall_budget.limit < Duration::zero()) {
     return Status::InvalidArgument("bad_options", "stall_budget is negative");
@@ -90,6 +94,10 @@ class Receiver final : public WeightReceiver {
     return why;
   }
 
+  Result<FlipReport> Adopt(LentVersion version, Deadline deadline, std::stop_token stop) override {
+    return AdoptVersion(parts_, std::move(version), deadline, std::move(stop));
+  }
+
   WeightLease AcquireLive() override { return slots_->AcquireLive(); }
 
   Result<FlipReport> Rollback(std::optional<std::uint64_t> to, Deadline deadline) override {
@@ -141,7 +149,8 @@ Result<std::unique_ptr<WeightReceiver>> WeightReceiver::Create(WeightReceiverOpt
   ASSIGN_OR_RETURN(ReceivePlan engine_plan, PlanOfEngine(options.layout));
   ASSIGN_OR_RETURN(DerivedTensors derived, DerivedTensors::Create(options.layout, options.derived));
   RETURN_IF_ERROR(CheckDense(derived.slot_layout()));
-  ASSIGN_OR_RETURN(auto slots, WeightSlots::Create(derived.slot_layout(), options.slot_count, *options.clock));
+  ASSIGN_OR_RETURN(auto slots,
+                   WeightSlots::Create(derived.slot_layout(), options.slot_count, *options.clock, options.memory));
   return std::unique_ptr<WeightReceiver>(std::make_unique<Receiver>(std::move(options), std::move(engine_plan),
                                                                     std::move(derived), std::move(slots), hooks));
 }

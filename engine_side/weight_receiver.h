@@ -17,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -32,12 +33,21 @@
 #include "engine_side/engine_hooks.h"
 #include "engine_side/flip_mode.h"
 #include "engine_side/history.h"
+#include "engine_side/lent_memory.h"
 #include "engine_side/live_digest.h"
 #include "engine_side/staging_throttle.h"
 #include "engine_side/stall_budget.h"
 #include "engine_side/weight_lease.h"
+#include "engine_side/weight_slots.h"
 
 namespace bascule {
+
+// A verified version in memory of this host that its holder lends to a receiver.
+struct LentVersion {
+  WeightVersion version;
+  std::vector<TensorDigest> digests;  // of the logical tensors, in layout order
+  LentMemory memory;                  // nobody changes it as long as it is lent
+};
 
 struct WeightReceiverOptions {
   std::string model;  // compared with the offer's when both are given
@@ -46,6 +56,7 @@ struct WeightReceiverOptions {
   // Empty: nothing. See engine_side/derived_tensors.h.
   std::vector<std::vector<LocalTensor>> derived;
   std::vector<QuantizationFamily> families;  // of its tensors; an offer has the same
+  SlotMemory memory;                         // where slots have theirs
   int slot_count = 2;                        // 2, or (kShadow) 3 to keep a way back while the next version stages
   FlipMode flip = FlipMode::kShadow;
   StallBudget stall_budget;
@@ -99,6 +110,15 @@ class WeightReceiver {
 
   // Runs one control connection until it ends; returns why. The first version committed is the initial load.
   virtual Status Serve(ControlChannel& channel) = 0;
+
+  // Makes a version live that lies in memory already, in the layout of the receiver, by a session like any other: the
+  // slot shows the lent memory, which is digested where it lies, proven and flipped to; nothing is copied. The memory
+  // is let go when its slot gets another version.
+  //
+  // FailedPrecondition "slot_read_only"  flips in place write to every slot
+  // InvalidArgument    "bad_lent_memory" not a slot's bytes of each rank; as CheckOffer
+  // as SessionRegistry::Open, WeightSlots::ReserveLent, Verifier::Check and FlipGate::Flip; Cancelled "cancelled"
+  virtual Result<FlipReport> Adopt(LentVersion version, Deadline deadline, std::stop_token stop = {}) = 0;
 
   // Weights for one decode step; empty while nothing is live.
   [[nodiscard]] virtual WeightLease AcquireLive() = 0;

@@ -1,5 +1,7 @@
 #include "engine_side/weight_slots.h"
 
+#include <algorithm>
+
 #include "base/checked_math.h"
 #include "device/host/host_memory.h"
 
@@ -21,44 +23,65 @@ std::vector<std::int64_t> TensorOffsets(const RankLayout& rank) {
 }  // namespace
 
 struct WeightSlots::Slot {
-  std::vector<std::unique_ptr<DeviceBuffer>> buffers;      // per rank
+  std::vector<std::unique_ptr<DeviceBuffer>> lent;         // per rank, or of none
+  std::vector<std::unique_ptr<DeviceBuffer>> own;          // per rank: what is not lent; empty before the slot has any
   std::vector<std::vector<std::span<std::byte>>> tensors;  // per rank, per local tensor
   WeightVersion version;                                   // changes under mu_, while nobody leases the slot
   HeldDigests held;                                        // likewise
   int leases = 0;                                          // under mu_
+
+  bool Writable() const {
+    return !own.empty() && lent.empty() &&
+           std::ranges::all_of(own, [](const auto& buffer) { return buffer->writable(); });
+  }
 };
 
-WeightSlots::WeightSlots(const Layout& engine_layout, Clock& clock) : layout_(engine_layout), clock_(clock) {}
+WeightSlots::WeightSlots(const Layout& engine_layout, Clock& clock, SlotMemory memory)
+    : layout_(engine_layout), clock_(clock), memory_(memory) {}
 
 WeightSlots::~WeightSlots() {
   for (const auto& slot : slots_) CHECK(slot->leases == 0);
 }
 
-Result<std::unique_ptr<WeightSlots>> WeightSlots::Create(const Layout& engine_layout, int slot_count, Clock& clock) {
+Result<std::unique_ptr<WeightSlots>> WeightSlots::Create(const Layout& engine_layout, int slot_count, Clock& clock,
+                                                         SlotMemory memory) {
   CHECK(slot_count == 2 || slot_count == 3);
-  auto slots = std::unique_ptr<WeightSlots>(new WeightSlots(engine_layout, clock));
-  for (int i = 0; i < slot_count; ++i) RETURN_IF_ERROR(slots->Allocate());
+  if (memory.from == nullptr) memory.from = &HostMemory();
+  auto slots = std::unique_ptr<WeightSlots>(new WeightSlots(engine_layout, clock, memory));
+  for (int i = 0; i < slot_count; ++i) {
+    slots->slots_.push_back(std::make_unique<Slot>());
+    if (!memory.when_reserved) RETURN_IF_ERROR(slots->GiveMemory(i, {}));
+  }
   return slots;
 }
 
-Status WeightSlots::Allocate() {
-  auto slot = std::make_unique<Slot>();
-  for (const RankLayout& rank : layout_.ranks) {
+std::int64_t WeightSlots::RankBytes(const RankLayout& rank) { return TensorOffsets(rank).back(); }
+
+// Nobody else has to do with the slot. Its old memory goes first: there may be no room for both.
+Status WeightSlots::GiveMemory(int slot, std::vector<std::unique_ptr<DeviceBuffer>> lent) const {
+  Slot& target = at(slot);
+  target.tensors.clear();
+  target.own.clear();
+  target.lent = std::move(lent);
+  for (std::size_t r = 0; r < layout_.ranks.size(); ++r) {
+    const RankLayout& rank = layout_.ranks[r];
     const std::vector<std::int64_t> offsets = TensorOffsets(rank);
-    auto buffer = HostMemory().Allocate(static_cast<std::size_t>(offsets.back()));
-    if (!buffer.ok()) {
-      return Status::ResourceExhausted("slot_memory",
-                                       fmt::format("slot={} rank={} bytes={}: {}", slots_.size(), slot->buffers.size(),
-                                                   offsets.back(), buffer.status().message()));
+    const std::int64_t lent_bytes = target.lent.empty() ? 0 : std::ssize(target.lent[r]->bytes());
+    auto own = memory_.from->Allocate(static_cast<std::size_t>(offsets.back() - lent_bytes));
+    if (!own.ok()) {
+      target.own.clear();
+      return Status::ResourceExhausted("slot_memory", fmt::format("slot={} rank={} bytes={}: {}", slot, r,
+                                                                  offsets.back() - lent_bytes, own.status().message()));
     }
-    std::vector<std::span<std::byte>>& tensors = slot->tensors.emplace_back();
+    std::vector<std::span<std::byte>>& tensors = target.tensors.emplace_back();
     for (std::size_t t = 0; t < rank.tensors.size(); ++t) {
-      tensors.push_back((*buffer)->bytes().subspan(static_cast<std::size_t>(offsets[t]),
-                                                   static_cast<std::size_t>(rank.tensors[t].Bytes())));
+      const bool is_lent = offsets[t + 1] <= lent_bytes;
+      const std::span<std::byte> memory = is_lent ? target.lent[r]->bytes() : (*own)->bytes();
+      tensors.push_back(memory.subspan(static_cast<std::size_t>(offsets[t] - (is_lent ? 0 : lent_bytes)),
+                                       static_cast<std::size_t>(rank.tensors[t].Bytes())));
     }
-    slot->buffers.push_back(*std::move(buffer));
+    target.own.push_back(*std::move(own));
   }
-  slots_.push_back(std::move(slot));
   return OkStatus();
 }
 
@@ -84,6 +107,29 @@ std::optional<int> WeightSlots::FreeSlot() const {
 }
 
 Result<int> WeightSlots::ReserveShadow(Deadline deadline, std::stop_token stop) {
+  ASSIGN_OR_RETURN(const int slot, ReserveRole(deadline, std::move(stop)));
+  const Status given = at(slot).Writable() ? OkStatus() : GiveMemory(slot, {});
+  if (!given.ok()) ReleaseShadow(slot);
+  RETURN_IF_ERROR(given);
+  return slot;
+}
+
+Result<int> WeightSlots::ReserveLent(std::vector<std::unique_ptr<DeviceBuffer>> lent, Deadline deadline,
+                                     std::stop_token stop) {
+  CHECK(lent.size() == layout_.ranks.size());
+  ASSIGN_OR_RETURN(const int slot, ReserveRole(deadline, std::move(stop)));
+  const Status given = GiveMemory(slot, std::move(lent));
+  if (!given.ok()) ReleaseShadow(slot);
+  RETURN_IF_ERROR(given);
+  return slot;
+}
+
+Status WeightSlots::FreezeShadow(int slot) {
+  for (const auto& buffer : at(slot).own) RETURN_IF_ERROR(buffer->Freeze());
+  return OkStatus();
+}
+
+Result<int> WeightSlots::ReserveRole(Deadline deadline, std::stop_token stop) {
   std::stop_callback wake(stop, [this] {
     MutexLock lock(mu_);
     leases_changed_.NotifyAll();
@@ -111,7 +157,7 @@ std::span<std::byte> WeightSlots::ShadowTensor(int slot, int engine_rank, int te
 }
 
 std::span<std::byte> WeightSlots::RankMemory(int slot, int engine_rank) {
-  return at(slot).buffers[static_cast<std::size_t>(engine_rank)]->bytes();
+  return at(slot).own[static_cast<std::size_t>(engine_rank)]->bytes();
 }
 
 void WeightSlots::ReleaseShadow(int slot) {
@@ -210,7 +256,7 @@ std::optional<WeightVersion> WeightSlots::kept() const {
 }
 
 std::int64_t WeightSlots::slot_bytes(int engine_rank) const {
-  return static_cast<std::int64_t>(at(0).buffers[static_cast<std::size_t>(engine_rank)]->bytes().size());
+  return RankBytes(layout_.ranks[static_cast<std::size_t>(engine_rank)]);
 }
 
 int WeightSlots::slot_count() const { return static_cast<int>(slots_.size()); }
@@ -235,6 +281,16 @@ WeightLease::~WeightLease() {
 const WeightVersion& WeightLease::version() const {
   CHECK(slots_ != nullptr);
   return slots_->at(slot_).version;
+}
+
+const HeldDigests& WeightLease::held() const {
+  CHECK(slots_ != nullptr);
+  return slots_->HeldOf(*this);
+}
+
+int WeightLease::shared_fd(int engine_rank) const {
+  CHECK(slots_ != nullptr);
+  return slots_->at(slot_).own[static_cast<std::size_t>(engine_rank)]->shared_fd();
 }
 
 std::span<const std::byte> WeightLease::Tensor(int engine_rank, int tensor) const {

@@ -2,7 +2,8 @@
 //
 // Memory for two or three versions of one replica: on every engine rank of this process one slot per version. The live
 // slot serves decode and is never written; a session fills a shadow slot; a flip makes that the live one and keeps the
-// old one as the way back. All slots are allocated and prefaulted once.
+// old one as the way back. All slots are allocated and prefaulted once, but for memory that others have mapped or lent:
+// that is never written again, and a slot that has it gets other memory when it is reserved.
 //
 // Thread-safety: thread-safe.
 #pragma once
@@ -29,8 +30,15 @@ using DigestsByRank = std::vector<std::vector<TensorDigest>>;  // by engine rank
 
 // What every engine rank holds of a version.
 struct HeldDigests {
-  DigestsByRank received;  // of logical tensors, replicas included
-  DigestsByRank derived;   // of derived tensors
+  DigestsByRank received;            // of logical tensors, replicas included
+  DigestsByRank derived;             // of derived tensors
+  std::vector<TensorDigest> totals;  // of logical tensors, as the seal has them, in layout order
+};
+
+// Where slots have their memory, and since when.
+struct SlotMemory {
+  DeviceMemory* from = nullptr;  // borrowed; null: HostMemory()
+  bool when_reserved = false;    // a slot gets its memory when it is reserved for the first time
 };
 
 class WeightSlots {
@@ -38,7 +46,8 @@ class WeightSlots {
   // `slot_count` is 2 or 3. Tensors are stored dense, whatever strides the layout gives.
   //
   // ResourceExhausted "slot_memory"  with the bytes that were asked for
-  static Result<std::unique_ptr<WeightSlots>> Create(const Layout& engine_layout, int slot_count, Clock& clock);
+  static Result<std::unique_ptr<WeightSlots>> Create(const Layout& engine_layout, int slot_count, Clock& clock,
+                                                     SlotMemory memory = {});
   ~WeightSlots();  // no lease is left
 
   // Never waits for a sync, but for a flip in place that is under way. Empty while nothing is live.
@@ -50,9 +59,16 @@ class WeightSlots {
   // DeadlineExceeded   "shadow_leased"   a reader still holds the slot
   // FailedPrecondition "shadow_reserved" a session holds one already
   // Cancelled          "cancelled"       `stop` ended the wait
+  // ResourceExhausted  "slot_memory"     the slot needs other memory, and there is none: nothing is reserved
   Result<int> ReserveShadow(Deadline deadline, std::stop_token stop = {}) EXCLUDES(mu_);
+  // As ReserveShadow, of a slot that shows `lent` memory: per engine rank a version as a slot holds it, RankBytes long.
+  // Nothing may be written there. Tensors of the slot that lie behind it get memory of the slot's own.
+  Result<int> ReserveLent(std::vector<std::unique_ptr<DeviceBuffer>> lent, Deadline deadline, std::stop_token stop = {})
+      EXCLUDES(mu_);
+  // Freezes the memory of the reserved slot; see DeviceBuffer::Freeze.
+  Status FreezeShadow(int slot);
   // Memory of a local tensor of the reserved slot, for staging; all memory of a rank, with what lies between its
-  // tensors.
+  // tensors: of a slot that has memory of its own.
   std::span<std::byte> ShadowTensor(int slot, int engine_rank, int tensor);
   std::span<std::byte> RankMemory(int slot, int engine_rank);
   // Gives a reserved slot back unflipped.
@@ -84,6 +100,8 @@ class WeightSlots {
 
   // What the slot of a lease, which is not empty, held when it was flipped to.
   const HeldDigests& HeldOf(const WeightLease& lease) const;
+  // The memory of one rank's tensors in a rank's slot, from the first to behind the last.
+  static std::int64_t RankBytes(const RankLayout& rank);
 
   std::optional<WeightVersion> live() const EXCLUDES(mu_);
   std::optional<WeightVersion> kept() const EXCLUDES(mu_);
@@ -94,8 +112,9 @@ class WeightSlots {
  private:
   friend class WeightLease;
   struct Slot;
-  WeightSlots(const Layout& engine_layout, Clock& clock);
-  Status Allocate();
+  WeightSlots(const Layout& engine_layout, Clock& clock, SlotMemory memory);
+  Result<int> ReserveRole(Deadline deadline, std::stop_token stop) EXCLUDES(mu_);
+  Status GiveMemory(int slot, std::vector<std::unique_ptr<DeviceBuffer>> lent) const;
   Slot& at(int slot) const { return *slots_[static_cast<std::size_t>(slot)]; }
   std::optional<int> FreeSlot() const REQUIRES(mu_);
   void ReleaseLease(int slot) EXCLUDES(mu_);
@@ -104,6 +123,7 @@ class WeightSlots {
 
   const Layout layout_;
   Clock& clock_;
+  const SlotMemory memory_;
   mutable Mutex mu_;  // Guards roles and counts; never held across a copy or a wait but for leases to end.
   CondVar leases_changed_;
   std::vector<std::unique_ptr<Slot>> slots_;
