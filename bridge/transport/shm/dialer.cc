@@ -1,10 +1,7 @@
 #include "bridge/transport/shm/dialer.h"
 
-#include <sys/socket.h>
 #include <sys/stat.h>
 
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "base/log.h"
@@ -19,30 +16,11 @@ namespace {
 
 constexpr std::int64_t kProbeBytes = 4096;
 
-Result<MessageSocket> ConnectTo(const std::string& path, Deadline deadline, Clock& clock) {
-  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) return Status::ResourceExhausted("descriptors", std::strerror(errno));
-  const sockaddr_un address = SocketAddress(path);
-  while (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    const int error = errno;
-    if (error == EACCES || error == EPERM) {
-      return Status::PermissionDenied("peer_credentials", fmt::format("{}: {}", path, std::strerror(error)));
-    }
-    // EAGAIN: more callers wait than the listener's backlog holds, and no event tells when it has room.
-    if (error != EAGAIN && error != EINTR) {
-      return Status::Unavailable("peer_unreachable", fmt::format("{}: {}", path, std::strerror(error)));
-    }
-    if (deadline.Passed(clock)) return Status::DeadlineExceeded("deadline", fmt::format("{} is busy", path));
-    clock.SleepUntil(clock.Now() + std::chrono::milliseconds(1), {});
-  }
-  return MessageSocket::Create(std::move(fd));
-}
-
 // What a route takes: memory that can be sealed and passed on, and this very user behind the socket. Containers and
 // security modules forbid either.
 Status TryOut(const std::string& path, Clock& clock) {
   RETURN_IF_ERROR(MakeSealedArena(kProbeBytes, /*credits=*/1).status());
-  const Result<MessageSocket> socket = ConnectTo(path, Deadline::At(clock.Now()), clock);
+  const Result<MessageSocket> socket = MessageSocket::Connect(path, Deadline::At(clock.Now()), clock);
   if (socket.status().reason() == "deadline") return OkStatus();  // somebody listens, and is busy
   RETURN_IF_ERROR(socket.status());
   return socket->CheckPeer();
@@ -69,7 +47,7 @@ Result<std::unique_ptr<BucketSender>> ShmDialer::Dial(const TransportEndpoint& e
   if (endpoint.kind != TransportKind::kShm || !CheckSocketPath(endpoint.address).ok()) {
     return Status::Unavailable("peer_unreachable", fmt::format("'{}' is no socket path", endpoint.address));
   }
-  ASSIGN_OR_RETURN(MessageSocket socket, ConnectTo(endpoint.address, deadline, clock_));
+  ASSIGN_OR_RETURN(MessageSocket socket, MessageSocket::Connect(endpoint.address, deadline, clock_));
   RETURN_IF_ERROR(socket.CheckPeer());
   ASSIGN_OR_RETURN(SealedArena arena, MakeSealedArena(hello.frame_bytes, hello.credits));
   RETURN_IF_ERROR(socket.Send(BytesOf(ToShm(hello)), arena.fd.get()));

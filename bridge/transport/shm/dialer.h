@@ -14,8 +14,8 @@ class ShmDialer final : public TransportDialer {
   explicit ShmDialer(Clock& clock = Clock::Real()) : clock_(clock) {}
 
   TransportKind kind() const override { return TransportKind::kShm; }
-  // The address is a socket file of this user, and both memory and socket can be had: tried out, and a warning in the log
-  // says why where not.
+  // The address is a socket file of this user, and both memory and socket can be had: tried out, and a warning in the
+  // log says why where not.
   bool CanReach(const TransportEndpoint& endpoint) const override;
   Result<std::unique_ptr<BucketSender>> Dial(const TransportEndpoint& endpoint, const RouteHello& hello,
                                              Deadline deadline) override;

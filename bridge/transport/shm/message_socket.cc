@@ -37,6 +37,11 @@ UniqueFd DescriptorOf(msghdr& header) {
   return UniqueFd(fd);
 }
 
+bool GetPeer(const UniqueFd& socket, ucred& peer) {
+  socklen_t size = sizeof peer;
+  return getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
+}
+
 }  // namespace
 
 sockaddr_un SocketAddress(const std::string& path) {
@@ -60,12 +65,35 @@ Result<MessageSocket> MessageSocket::Create(UniqueFd socket) {
   return MessageSocket(std::move(socket), std::move(cancelled));
 }
 
+Result<MessageSocket> MessageSocket::Connect(const std::string& path, Deadline deadline, Clock& clock) {
+  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return Status::ResourceExhausted("descriptors", std::strerror(errno));
+  const sockaddr_un address = SocketAddress(path);
+  while (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    const int error = errno;
+    if (error == EACCES || error == EPERM) {
+      return Status::PermissionDenied("peer_credentials", fmt::format("{}: {}", path, std::strerror(error)));
+    }
+    // EAGAIN: more callers wait than the listener's backlog holds, and no event tells when it has room.
+    if (error != EAGAIN && error != EINTR) {
+      return Status::Unavailable("peer_unreachable", fmt::format("{}: {}", path, std::strerror(error)));
+    }
+    if (deadline.Passed(clock)) return Status::DeadlineExceeded("deadline", fmt::format("{} is busy", path));
+    clock.SleepUntil(clock.Now() + std::chrono::milliseconds(1), {});
+  }
+  return Create(std::move(fd));
+}
+
 Status MessageSocket::CheckPeer() const {
   ucred peer{};
-  socklen_t size = sizeof peer;
-  if (getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return PeerLost(std::strerror(errno));
+  if (!GetPeer(socket_, peer)) return PeerLost(std::strerror(errno));
   if (peer.uid == geteuid()) return OkStatus();
   return Status::PermissionDenied("peer_credentials", fmt::format("uid={} want={}", peer.uid, geteuid()));
+}
+
+int MessageSocket::PeerProcess() const {
+  ucred peer{};
+  return GetPeer(socket_, peer) ? peer.pid : 0;
 }
 
 Status MessageSocket::Send(std::span<const std::byte> message, int passed_fd) {

@@ -36,8 +36,16 @@ class MessageSocket {
   // ResourceExhausted "descriptors"
   static Result<MessageSocket> Create(UniqueFd socket);
 
+  // Connects to who listens at `path`, which passed CheckSocketPath; waits while there is no room for another caller.
+  //
+  // PermissionDenied "peer_credentials"; Unavailable "peer_unreachable"; DeadlineExceeded "deadline"
+  // ResourceExhausted "descriptors"
+  static Result<MessageSocket> Connect(const std::string& path, Deadline deadline, Clock& clock);
+
   // PermissionDenied "peer_credentials"  the peer runs as another user
   Status CheckPeer() const;
+  // The process that connected, or listened; for people to read, since its number may be another's by now.
+  int PeerProcess() const;
 
   // Queues one message, with `passed_fd` when it is one. The kernel's queue holds more than credits allow to be out; a
   // peer that lets it fill for seconds is lost.

@@ -62,6 +62,41 @@ void RemoveDeadNeighbours(const std::filesystem::path& directory) {
   }
 }
 
+Result<UniqueFd> MakeAndOpen(const std::string& path, int flags, struct stat& found) {
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+    return Status::PermissionDenied("runtime_directory", fmt::format("{}: {}", path, std::strerror(errno)));
+  }
+  UniqueFd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | flags));
+  if (!directory.valid() || fstat(directory.get(), &found) != 0) {
+    return Status::PermissionDenied("runtime_directory", fmt::format("{}: {}", path, std::strerror(errno)));
+  }
+  return directory;
+}
+
+// Where nobody else can take a socket of this user away, or put another in its place.
+Result<UniqueFd> OpenGuardedDirectory(const std::string& path) {
+  struct stat found {};
+  ASSIGN_OR_RETURN(UniqueFd directory, MakeAndOpen(path, 0, found));
+  const bool owned = found.st_uid == geteuid() || found.st_uid == 0;
+  const bool guarded = (found.st_mode & 022) == 0 || (found.st_mode & S_ISVTX) != 0;
+  if (owned && guarded) return directory;
+  return Status::PermissionDenied(
+      "runtime_directory", fmt::format("{}: owner {} mode {:o}: others may exchange what is in it", path, found.st_uid,
+                                       found.st_mode & 07777));
+}
+
+Result<UniqueFd> BindAndListen(const std::string& path) {
+  UniqueFd listening(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const sockaddr_un address = SocketAddress(path);
+  // The mode of the socket is that of the file which bind makes.
+  if (!listening.valid() || fchmod(listening.get(), 0600) != 0 ||
+      bind(listening.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      listen(listening.get(), kBacklog) != 0) {
+    return Status::Unavailable("cannot_listen", fmt::format("{}: {}", path, std::strerror(errno)));
+  }
+  return listening;
+}
+
 }  // namespace
 
 std::string DefaultRuntimeDirectory() {
@@ -71,14 +106,8 @@ std::string DefaultRuntimeDirectory() {
 }
 
 Result<UniqueFd> OpenPrivateDirectory(const std::string& path) {
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return Status::PermissionDenied("runtime_directory", fmt::format("{}: {}", path, std::strerror(errno)));
-  }
-  UniqueFd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat found {};
-  if (!directory.valid() || fstat(directory.get(), &found) != 0) {
-    return Status::PermissionDenied("runtime_directory", fmt::format("{}: {}", path, std::strerror(errno)));
-  }
+  ASSIGN_OR_RETURN(UniqueFd directory, MakeAndOpen(path, O_NOFOLLOW, found));
   if (found.st_uid != geteuid() || (found.st_mode & 077) != 0) {
     return Status::PermissionDenied("runtime_directory",
                                     fmt::format("{}: owner {} mode {:o}, want owner {} mode 700", path, found.st_uid,
@@ -102,13 +131,15 @@ Result<UniqueFd> ListenAt(const std::string& path, Clock& clock) {
   RETURN_IF_ERROR(LockDirectory(directory, clock));
   RETURN_IF_ERROR(RemoveDeadSocket(path));
   RemoveDeadNeighbours(std::filesystem::path(path).parent_path());
-  UniqueFd listening(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const sockaddr_un address = SocketAddress(path);
-  if (!listening.valid() || bind(listening.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-      listen(listening.get(), kBacklog) != 0) {
-    return Status::Unavailable("cannot_listen", fmt::format("{}: {}", path, std::strerror(errno)));
-  }
-  return listening;
+  return BindAndListen(path);
+}
+
+Result<UniqueFd> ListenAtChosenPath(const std::string& path, Clock& clock) {
+  RETURN_IF_ERROR(CheckSocketPath(path));
+  ASSIGN_OR_RETURN(const UniqueFd directory, OpenGuardedDirectory(std::filesystem::path(path).parent_path()));
+  RETURN_IF_ERROR(LockDirectory(directory, clock));
+  RETURN_IF_ERROR(RemoveDeadSocket(path));
+  return BindAndListen(path);
 }
 
 }  // namespace bascule

@@ -28,4 +28,8 @@ Status CheckSocketPath(const std::string& path);
 // FailedPrecondition "address_in_use"  another process listens there, or the path is no socket
 Result<UniqueFd> ListenAt(const std::string& path, Clock& clock);
 
+// The same at a path that an operator has chosen, in a directory that others may enter but not write in, unless it is
+// sticky; of sockets there only a dead one at `path` itself is replaced. None but this user may connect.
+Result<UniqueFd> ListenAtChosenPath(const std::string& path, Clock& clock);
+
 }  // namespace bascule
