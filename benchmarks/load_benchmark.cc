@@ -1,4 +1,5 @@
-// A checkpoint from disk into an engine's slot, along the way that every version takes: plan, staging, verify, flip.
+// A checkpoint from disk into an engine's slot, along the way that every version takes: plan, staging, verify, flip;
+// and the start of an engine whose host has a cache daemon.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -18,6 +19,9 @@
 #include "bridge/transport/loopback/dialer.h"
 #include "bridge/transport/loopback/listener.h"
 #include "checkpoint/checkpoint.h"
+#include "engine_side/cache_daemon/cache_daemon.h"
+#include "engine_side/cache_daemon/cache_follower.h"
+#include "engine_side/cache_daemon/frozen_memory.h"
 #include "engine_side/weight_receiver.h"
 #include "model/engine_layout.h"
 
@@ -55,6 +59,7 @@ class BenchCheckpoint {
   }
 
   std::string path() const { return directory_ + "/model.safetensors"; }
+  const std::string& directory() const { return directory_; }
   std::size_t bytes() const { return bytes_; }
 
   void DropFromCache() const {
@@ -108,14 +113,15 @@ Status BenchCheckpoint::ReadCached(std::span<std::byte> target) const {
 // An engine's memory and receiver, and nothing that decodes.
 class LoadEngine {
  public:
-  static Result<std::unique_ptr<LoadEngine>> Create(const ModelConfig& config) {
+  static Result<std::unique_ptr<LoadEngine>> Create(const ModelConfig& config, SlotMemory memory = {}) {
     std::unique_ptr<LoadEngine> engine(new LoadEngine());
     ASSIGN_OR_RETURN(EngineLayout layout, MakeEngineLayout(config, DType::kBf16));
     ASSIGN_OR_RETURN(engine->listener_, LoopbackListener::Create(engine->network_, "engine"));
     const TimePoint start = Clock::Real().Now();
     ASSIGN_OR_RETURN(engine->receiver_,
                      WeightReceiver::Create(
-                         {.layout = std::move(layout.layout), .listeners = {engine->listener_.get()}}, engine->hooks_));
+                         {.layout = std::move(layout.layout), .memory = memory, .listeners = {engine->listener_.get()}},
+                         engine->hooks_));
     engine->prefault_seconds_ = std::chrono::duration<double>(Clock::Real().Now() - start).count();
     WeightReceiver& receiver = *engine->receiver_;
     ASSIGN_OR_RETURN(engine->serving_, engine->control_.Listen("engine", [&receiver](ControlChannel& channel) {
@@ -143,6 +149,7 @@ class LoadEngine {
     return std::chrono::duration<double>(Clock::Real().Now() - start).count();
   }
 
+  WeightReceiver& receiver() { return *receiver_; }
   double prefault_seconds() const { return prefault_seconds_; }
   std::size_t memory_bytes() const {
     return static_cast<std::size_t>(2 * receiver_->status().slot_bytes.front());  // two slots
@@ -186,6 +193,46 @@ Result<double> BytesReadByEightRanks(const ModelConfig& config, const std::strin
     for (std::size_t box = 0; box < boxes; ++box) RETURN_IF_ERROR(reader->Next().status());
   }
   return static_cast<double>(checkpoint->read_summary().read_bytes);
+}
+
+constexpr SlotMemory kWhenReserved = {.from = nullptr, .when_reserved = true};
+
+ArtifactFingerprint FingerprintOf(const ModelConfig& config) {
+  return {.architecture = config.Description(), .dtype = "BF16", .quantization = "none"};
+}
+
+// A cache daemon that holds the checkpoint.
+struct HoldingDaemon {
+  std::unique_ptr<LoadEngine> holder;
+  std::unique_ptr<CacheDaemon> daemon;
+  std::string socket;
+};
+
+Result<HoldingDaemon> StartDaemon(const ModelConfig& config, const BenchCheckpoint& checkpoint) {
+  HoldingDaemon started{.holder = nullptr, .daemon = nullptr, .socket = checkpoint.directory() + "/cache.sock"};
+  ASSIGN_OR_RETURN(started.holder, LoadEngine::Create(config, {.from = &FreezableMemory(), .when_reserved = true}));
+  RETURN_IF_ERROR(started.holder->Load(checkpoint.path(), ReadStrategy::kRead).status());
+  CacheDaemonOptions options{.socket = started.socket};
+  options.model.fingerprint = FingerprintOf(config);
+  ASSIGN_OR_RETURN(started.daemon, CacheDaemon::Create(std::move(options), started.holder->receiver()));
+  return started;
+}
+
+// Seconds until a new engine has its memory and its first version is live.
+Result<double> StartFromDisk(const ModelConfig& config, const std::string& path) {
+  const TimePoint start = Clock::Real().Now();
+  ASSIGN_OR_RETURN(const auto engine, LoadEngine::Create(config));
+  RETURN_IF_ERROR(engine->Load(path, ReadStrategy::kRead).status());
+  return std::chrono::duration<double>(Clock::Real().Now() - start).count();
+}
+
+Result<double> StartFromDaemon(const ModelConfig& config, const std::string& socket, bool check) {
+  const TimePoint start = Clock::Real().Now();
+  ASSIGN_OR_RETURN(const auto engine, LoadEngine::Create(config, kWhenReserved));
+  CacheFollower follower({.socket = socket, .fingerprint = FingerprintOf(config), .check = check, .follow = false},
+                         engine->receiver());
+  RETURN_IF_ERROR(follower.Attach(Deadline::After(Clock::Real(), kLoadDeadline), {}).status());
+  return std::chrono::duration<double>(Clock::Real().Now() - start).count();
 }
 
 double Megabytes(double bytes) { return bytes / 1e6; }
@@ -247,6 +294,38 @@ Result<std::vector<BenchmarkRow>> RunWarmLoadBenchmark(const BenchmarkScale& sca
       {"load_extra_memory", extra, "MB", Megabytes(static_cast<double>(bytes)), "the slot"},
       {"load_tp8_bytes_read", Megabytes(read_by_eight), "MB", Megabytes(static_cast<double>(bytes)),
        "the file, for 8 ranks one after another"},
+  };
+}
+
+Result<std::vector<BenchmarkRow>> RunDaemonStartBenchmark(const BenchmarkScale& scale) {
+  const ModelConfig config = ModelOfAbout(scale.model_bytes);
+  ASSIGN_OR_RETURN(const auto checkpoint, BenchCheckpoint::Write(config));
+  ASSIGN_OR_RETURN(const HoldingDaemon cache, StartDaemon(config, *checkpoint));
+  const WeightLease held = cache.holder->receiver().AcquireLive();
+  ASSIGN_OR_RETURN(const UniqueFd object, DuplicateOf(held.shared_fd(0)));
+  const std::int64_t bytes = WeightSlots::RankBytes(cache.holder->receiver().layout().ranks[0]);
+  const Measured contenders[] = {
+      [&] { return StartFromDisk(config, checkpoint->path()); },
+      [&] { return StartFromDaemon(config, cache.socket, /*check=*/true); },
+      [&] { return StartFromDaemon(config, cache.socket, /*check=*/false); },
+      [&]() -> Result<double> {
+        Status mapped;
+        const double seconds = SecondsOf([&] { mapped = MapFrozen(object, bytes).status(); });
+        RETURN_IF_ERROR(mapped);
+        return seconds;
+      },
+      [&]() -> Result<double> {
+        ASSIGN_OR_RETURN(const auto mapped, MapFrozen(object, bytes));
+        return SecondsOf([&] { ReadMemory(mapped->bytes()); });
+      },
+  };
+
+  ASSIGN_OR_RETURN(const std::vector<double> seconds, MedianSeconds(contenders, scale.rounds));
+
+  return std::vector<BenchmarkRow>{
+      {"daemon_start", seconds[1] * 1e3, "ms", seconds[4] * 1e3, "one core's read of the same memory"},
+      {"daemon_start_recorded", seconds[2] * 1e3, "ms", seconds[3] * 1e3, "mapping and unmapping the same memory"},
+      {"disk_start", seconds[0] * 1e3, "ms", seconds[1] * 1e3, "the same from the daemon, all of it digested"},
   };
 }
 

@@ -10,5 +10,6 @@ namespace bascule {
 
 Result<std::vector<BenchmarkRow>> RunColdLoadBenchmark(const BenchmarkScale& scale);
 Result<std::vector<BenchmarkRow>> RunWarmLoadBenchmark(const BenchmarkScale& scale);
+Result<std::vector<BenchmarkRow>> RunDaemonStartBenchmark(const BenchmarkScale& scale);
 
 }  // namespace bascule

@@ -25,6 +25,8 @@ constexpr Benchmark kBenchmarks[] = {
     {"grpc", "frames copied into and out of a gRPC stream, over the loopback interface", RunGrpcBenchmark},
     {"cold_load", "a checkpoint from disk into an engine, past the page cache", RunColdLoadBenchmark},
     {"warm_load", "the same from the page cache; its memory, and what 8 ranks read", RunWarmLoadBenchmark},
+    {"daemon_start", "an engine's start from its host's cache daemon, and from files in the page cache",
+     RunDaemonStartBenchmark},
     {"sync_shm", "a publish over shared memory to an engine process, until it is verified", RunSyncShmBenchmark},
     {"sync_grpc", "the same over gRPC", RunSyncGrpcBenchmark},
     {"reshard_shm", "a publish of four trainer processes to two engine ranks, beside the first",

@@ -25,6 +25,7 @@ struct Command {
 };
 
 Command BenchCommand(CLI::App& parent);
+Command DaemonCommand(CLI::App& parent);
 Command DigestCommand(CLI::App& parent);
 Command EngineCommand(CLI::App& parent);
 Command GenerateCommand(CLI::App& parent);

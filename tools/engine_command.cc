@@ -26,6 +26,7 @@ struct EngineOptions {
   ReadOptions read;
   std::string flip = "shadow";
   std::string over_budget = "postpone";
+  std::string daemon_check = "full";
   std::string run = "checkpoint";
   std::uint64_t version = 0;
   Duration load_deadline = std::chrono::minutes(30);
@@ -33,12 +34,13 @@ struct EngineOptions {
   SecurityOptions security;
 };
 
-void SayReady(Output& out, const WeightVersion& version, const ReadSummary& read, double load_ms) {
+void SayReady(Output& out, const WeightVersion& version, FirstSource source, const ReadSummary& read, double load_ms) {
   if (out.json()) {
     out.PrintObject(Json{{"event", "ready"},
                          {"version", version.number},
                          {"run", version.run},
                          {"digest", version.digest.ToHex()},
+                         {"source", FirstSourceName(source)},
                          {"load_ms", load_ms},
                          {"read",
                           {{"strategy", ReadStrategyName(read.strategy)},
@@ -46,36 +48,36 @@ void SayReady(Output& out, const WeightVersion& version, const ReadSummary& read
                            {"read_bytes", read.read_bytes},
                            {"calls", read.calls}}}});
   } else {
-    out.PrintText(fmt::format("ready     version {} (digest {}) in {:.0f} ms, {:.0f} MB by --read {}",
-                              version.ToString(), version.digest.ToHex(), load_ms,
-                              static_cast<double>(read.read_bytes) / 1e6, ReadStrategyName(read.strategy)));
+    const std::string how = source == FirstSource::kDisk
+                                ? fmt::format("{:.0f} MB by --read {}", static_cast<double>(read.read_bytes) / 1e6,
+                                              ReadStrategyName(read.strategy))
+                                : fmt::format("from the {}", FirstSourceName(source));
+    out.PrintText(fmt::format("ready     version {} (digest {}) in {:.0f} ms, {}", version.ToString(),
+                              version.digest.ToHex(), load_ms, how));
   }
-}
-
-// An artifact brings its own cut, unless another one is asked for (which it then does not fit).
-ParallelLayout ParallelWanted(const EngineOptions& options, const LogicalCheckpoint& checkpoint) {
-  ParallelLayout parallel;
-  if (checkpoint.artifact() != nullptr) parallel = ParallelOf(checkpoint.artifact()->manifest().fingerprint);
-  if (options.tensor_parallel) parallel.tensor = *options.tensor_parallel;
-  return parallel;
 }
 
 Outcome RunEngine(Program& program, const EngineOptions& options) {
   ASSIGN_OR_RETURN(ServerSecurity security, ServerSecurityOf(options.security));
   ASSIGN_OR_RETURN(auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
   EngineProcessOptions process = options.process;
-  process.parallel = ParallelWanted(options, checkpoint);
+  process.parallel = ParallelWanted(checkpoint, options.tensor_parallel);
   process.read = options.read;
   process.security = std::move(security);
   ASSIGN_OR_RETURN(process.peers, ClientSecurityOf(options.security));
   process.flip = options.flip == "in_place" ? FlipMode::kInPlace : FlipMode::kShadow;
   process.stall_budget.refuse = options.over_budget == "refuse";
-  ASSIGN_OR_RETURN(const auto engine, EngineProcess::Start(process, checkpoint));
+  // What a daemon lends needs no memory of this process.
+  process.slot_memory.when_reserved = !options.membership.from_daemon.empty() && process.flip == FlipMode::kShadow;
+  ASSIGN_OR_RETURN(const auto engine_process, EngineProcess::Start(process, checkpoint));
+  ReceivingProcess* const engine = &engine_process->receiving();
   program.out.PrintListening(engine->address());
   Clock& clock = Clock::Real();
   const TimePoint began = clock.Now();
   const Deadline deadline = Deadline::After(clock, options.load_deadline);
-  EngineMembership membership(options.membership, *engine, process.peers);
+  MembershipOptions membership_options = options.membership;
+  membership_options.check_daemon = options.daemon_check == "full";
+  EngineMembership membership(std::move(membership_options), *engine, process.peers);
   const Status begun = membership.Begin(
       [&] {
         const auto loaded = engine->Load(checkpoint, options.run, options.version, deadline, program.interrupt.token());
@@ -84,7 +86,8 @@ Outcome RunEngine(Program& program, const EngineOptions& options) {
       deadline, program.interrupt.token());
   if (program.interrupt.requested()) return program.interrupt.StopStatusOfServer();
   if (!begun.ok()) return begun;
-  SayReady(program.out, *engine->receiver().status().live, checkpoint.read_summary(), MsOf(clock.Now() - began));
+  SayReady(program.out, *engine->receiver().status().live, membership.first_source(), checkpoint.read_summary(),
+           MsOf(clock.Now() - began));
   program.interrupt.Wait();
   return program.interrupt.StopStatusOfServer();
 }
@@ -148,8 +151,26 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
       ->type_name("DIR");
   AddNumber(app, "--version", options.version, "number of the checkpoint's version");
   app.add_option("--run", options.run, "run of the checkpoint's version")->capture_default_str();
+  auto* const from_daemon =
+      app.add_option("--from-daemon", options.membership.from_daemon,
+                     "map the first version, and those that follow, from the cache daemon that listens at this socket; "
+                     "where there is no such file the checkpoint is loaded")
+          ->type_name("PATH");
+  app.add_option(
+         "--daemon-check", options.daemon_check,
+         "full: digest all that the daemon lends before it is live; recorded: believe what the daemon has proven")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"full", "recorded"}))
+      ->needs(from_daemon);
+  app.add_flag("!--no-follow", options.membership.follow_daemon,
+               "with --from-daemon: take the first version from there, and later ones from publishers only")
+      ->needs(from_daemon);
+  AddNumber(app, "--daemon-version", options.membership.daemon_version,
+            "with --from-daemon: that version, and no later one; default: what is live there, now and later")
+      ->needs(from_daemon);
   AddAddress(app, "--from-peer", options.membership.from_peer,
-             "take the first version from this running engine, which sends what it has live, instead of the files");
+             "take the first version from this running engine, which sends what it has live, instead of the files")
+      ->excludes(from_daemon);
   AddAddress(app, "--join", options.membership.join,
              "be in the fleet of this publisher (publish --serve): it brings what its fleet has committed");
   AddAddress(app, "--advertise", options.membership.advertise,

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "base/net_address.h"
 #include "engine_side/grpc/fleet_client.h"
 
@@ -13,21 +14,59 @@ constexpr Duration kLook = std::chrono::milliseconds(200);  // between looks whe
 
 }  // namespace
 
-EngineMembership::EngineMembership(MembershipOptions options, EngineProcess& engine, ClientSecurity security)
+EngineMembership::EngineMembership(MembershipOptions options, ReceivingProcess& process, ClientSecurity security)
     : options_(std::move(options)),
-      engine_(engine),
+      process_(process),
       security_(std::move(security)),
-      address_(options_.advertise.empty() ? engine.address() : options_.advertise) {
+      address_(options_.advertise.empty() ? process.address() : options_.advertise) {
   if (options_.join.empty()) return;
   link_ = MakeGrpcFleetLink(options_.join, security_);
-  member_ = std::make_unique<FleetMember>(FleetMemberOptions{.address = address_}, engine_.receiver(), *link_);
+  member_ = std::make_unique<FleetMember>(FleetMemberOptions{.address = address_}, process_.receiver(), *link_);
+}
+
+std::string_view FirstSourceName(FirstSource source) {
+  switch (source) {
+    case FirstSource::kDisk:
+      return "disk";
+    case FirstSource::kPeer:
+      return "peer";
+    case FirstSource::kDaemon:
+      return "daemon";
+    case FirstSource::kFleet:
+      return "fleet";
+  }
+  return "unknown";
 }
 
 Status EngineMembership::Begin(const std::function<Status()>& load, Deadline deadline, const std::stop_token& stop) {
-  if (options_.join.empty() && options_.from_peer.empty()) return load();
-  RETURN_IF_ERROR(CheckAddress());
-  if (!options_.from_peer.empty()) RETURN_IF_ERROR(Fetch({options_.from_peer}, deadline, stop));
-  return options_.join.empty() ? OkStatus() : Join(load, deadline, stop);
+  if (!options_.join.empty() || !options_.from_peer.empty()) RETURN_IF_ERROR(CheckAddress());
+  bool brought = false;
+  if (!options_.from_daemon.empty()) {
+    ASSIGN_OR_RETURN(brought, AttachToDaemon(deadline, stop));
+  }
+  if (!options_.from_peer.empty()) {
+    RETURN_IF_ERROR(Fetch({options_.from_peer}, deadline, stop));
+    first_source_ = FirstSource::kPeer;
+    brought = true;
+  }
+  if (!options_.join.empty()) return Join(load, deadline, stop);
+  return brought ? OkStatus() : load();
+}
+
+Result<bool> EngineMembership::AttachToDaemon(Deadline deadline, const std::stop_token& stop) {
+  CacheFollowerOptions options{.socket = options_.from_daemon, .fingerprint = process_.fingerprint()};
+  options.check = options_.check_daemon;
+  options.number = options_.daemon_version;
+  options.follow = options_.follow_daemon && options_.join.empty();
+  follower_ = std::make_unique<CacheFollower>(std::move(options), process_.receiver());
+  const Status attached = follower_->Attach(deadline, stop).status();
+  if (attached.reason() == "daemon_absent") {
+    LogWarn("daemon_absent", "socket={} what=\"no daemon: the first version is loaded\"", options_.from_daemon);
+    return false;
+  }
+  RETURN_IF_ERROR(attached);
+  first_source_ = FirstSource::kDaemon;
+  return true;
 }
 
 Status EngineMembership::CheckAddress() const {
@@ -45,7 +84,8 @@ Status EngineMembership::CheckAddress() const {
 
 Status EngineMembership::Join(const std::function<Status()>& load, Deadline deadline, const std::stop_token& stop) {
   ASSIGN_OR_RETURN(const FleetWelcome welcome, member_->Join(deadline, stop));
-  const bool nothing_live = !engine_.receiver().status().live;
+  const bool nothing_live = !process_.receiver().status().live;
+  if (nothing_live && welcome.required) first_source_ = FirstSource::kFleet;
   if (!welcome.required && nothing_live) RETURN_IF_ERROR(load());
   if (welcome.required && !welcome.publisher_sends && !welcome.holders.empty()) {
     RETURN_IF_ERROR(Fetch(welcome.holders, deadline, stop));
@@ -64,7 +104,7 @@ Status EngineMembership::Fetch(const std::vector<std::string>& holders, Deadline
 }
 
 Status EngineMembership::AwaitReady(Deadline deadline, const std::stop_token& stop) {
-  WeightReceiver& receiver = engine_.receiver();
+  WeightReceiver& receiver = process_.receiver();
   Clock& clock = Clock::Real();
   std::uint64_t seen = 0;
   while (!receiver.status().Ready()) {

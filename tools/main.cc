@@ -34,7 +34,7 @@ std::vector<Command> AddCommands(CLI::App& app) {
   std::vector<Command> commands = {EngineCommand(app),  PublishCommand(app),  GenerateCommand(app), StatusCommand(app),
                                    WatchCommand(app),   VersionsCommand(app), RollbackCommand(app), DigestCommand(app),
                                    VerifyCommand(app),  InspectCommand(app),  MapCommand(app),      ShardCommand(app),
-                                   UnshardCommand(app), PlanCommand(app)};
+                                   UnshardCommand(app), PlanCommand(app),     DaemonCommand(app)};
 #ifdef BASCULE_BENCHMARKS
   commands.push_back(BenchCommand(app));
 #endif

@@ -25,9 +25,9 @@ Status ShowStatus(Program& program, const StatusOptions& options, VersionStatusC
 }  // namespace
 
 Command StatusCommand(CLI::App& parent) {
-  CLI::App* app =
-      AddSubcommand(parent, "status", "Shows which version is live on an engine or a publisher, every rank.",
-                    "bascule status 127.0.0.1:7000");
+  CLI::App* app = AddSubcommand(parent, "status",
+                                "Shows which version is live on an engine, a cache daemon or a publisher, every rank.",
+                                "bascule status 127.0.0.1:7000");
   auto options = std::make_shared<StatusOptions>();
   AddPeerOptions(*app, options->peer);
   app->add_flag("--details", options->details,

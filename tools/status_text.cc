@@ -42,7 +42,7 @@ std::string ErrorText(const Json& error) {
 std::string EngineText(const Json& status, const Output& out) {
   const bool ready = status["ready"].get<bool>();
   const Json& stall = status["flips"]["stall_us"];
-  return TableText({{"engine", Text(status["model"])},
+  return TableText({{Text(status["role"]), Text(status["model"])},
                     {"state", ready ? out.Painted(Colour::kGood, "ready") : out.Painted(Colour::kBad, "not ready")},
                     {"live", LiveText(status["live"])},
                     {"kept", VersionText(status["kept"])},
@@ -78,12 +78,28 @@ std::string RanksText(const Json& ranks) {
   return TableText(rows);
 }
 
+std::string CacheText(const Json& cache) {
+  std::vector<std::vector<std::string>> objects = {{"VERSION", "RUN", "DIGEST", "BYTES", "LIVE"}};
+  for (const Json& object : cache["objects"]) {
+    objects.push_back({Text(object["version"]), Text(object["run"]), ShortDigest(object["digest"]),
+                       BytesText(object["bytes"].get<std::int64_t>()), object["live"].get<bool>() ? "yes" : "no"});
+  }
+  std::vector<std::vector<std::string>> engines = {{"ENGINE PID", "SINCE", "VERSION", "RUN", "ERROR"}};
+  for (const Json& engine : cache["engines"]) {
+    engines.push_back({Text(engine["pid"]), Text(engine["since"]), Text(engine["version"]), Text(engine["run"]),
+                       ErrorText(engine["error"])});
+  }
+  const std::string head = TableText({{"daemon", Text(cache["instance"])}, {"phase", Text(cache["phase"])}});
+  return head + "\n\n" + TableText(objects) + "\n\n" + TableText(engines);
+}
+
 std::string PublisherText(const Json& status) {
-  std::vector<std::vector<std::string>> rows = {{"REPLICA", "STATE", "VERSION", "DIGEST", "STALENESS", "READY", "ERROR"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"REPLICA", "STATE", "VERSION", "DIGEST", "STALENESS", "READY", "ERROR"}};
   for (const Json& replica : status["replicas"]) {
-    rows.push_back(
-        {Text(replica["address"]), Text(replica["state"]), Text(replica["version"]), ShortDigest(replica["digest"]),
-         Text(replica["staleness"]), replica["ready"].get<bool>() ? "yes" : "no", ErrorText(replica["error"])});
+    rows.push_back({Text(replica["address"]), Text(replica["state"]), Text(replica["version"]),
+                    ShortDigest(replica["digest"]), Text(replica["staleness"]),
+                    replica["ready"].get<bool>() ? "yes" : "no", ErrorText(replica["error"])});
   }
   const std::string head = TableText({{"publisher", status["publishing"].get<bool>() ? "publishing" : "idle"},
                                       {"newest", VersionText(status["newest"])},
@@ -96,6 +112,7 @@ std::string PublisherText(const Json& status) {
 std::string StatusText(const Json& status, const Output& out) {
   if (status["role"] == "publisher") return PublisherText(status);
   const std::string details = status.contains("details") ? DetailsText(status["details"]) : "";
+  if (status.contains("cache")) return EngineText(status, out) + "\n\n" + CacheText(status["cache"]);
   return EngineText(status, out) + "\n\n" + RanksText(status["ranks"]) + details;
 }
 

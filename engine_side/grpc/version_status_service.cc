@@ -49,6 +49,24 @@ void Fill(const SessionProgress& session, v1::SessionStatus& out) {
   out.set_total_bytes(session.total_bytes);
 }
 
+void Fill(const CacheDaemonStatus& cache, v1::CacheStatus& out) {
+  out.set_instance(cache.instance.ToString());
+  out.set_phase(std::string(CachePhaseName(cache.phase)));
+  for (const CacheDaemonStatus::Object& object : cache.objects) {
+    v1::CachedVersion& entry = *out.add_objects();
+    Fill(object.version, *entry.mutable_version());
+    entry.set_bytes(object.bytes);
+    entry.set_live(object.live);
+  }
+  for (const AttachedEngine& engine : cache.engines) {
+    v1::AttachedEngine& entry = *out.add_engines();
+    entry.set_pid(engine.pid);
+    entry.set_since_unix_ms(UnixMs(engine.since));
+    if (!engine.run.empty()) Fill(WeightVersion{engine.run, engine.number, {}}, *entry.mutable_live());
+    if (!engine.last_error.ok()) Fill(engine.last_error, *entry.mutable_error());
+  }
+}
+
 void Fill(const ServingStatus& serving, v1::EngineStatus& out) {
   out.mutable_requests()->set_running(serving.running);
   out.mutable_requests()->set_waiting(serving.waiting);
@@ -56,6 +74,7 @@ void Fill(const ServingStatus& serving, v1::EngineStatus& out) {
   out.mutable_kv()->set_pages_used(serving.kv_pages_used);
   out.mutable_kv()->set_pages_total(serving.kv_pages_total);
   out.mutable_kv()->set_prefix_entries(serving.prefix_entries);
+  if (serving.cache) Fill(*serving.cache, *out.mutable_cache());
 }
 
 void FillLive(const ReceiverStatus& status, v1::EngineStatus& out) {

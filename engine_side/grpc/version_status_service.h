@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "engine_side/cache_daemon/cache_daemon.h"
 #include "engine_side/latency_histogram.h"
 #include "engine_side/weight_receiver.h"
 
@@ -25,8 +26,9 @@ struct ServingStatus {
   std::int64_t kv_pages_used = 0, kv_pages_total = 0;
   std::int64_t prefix_entries = 0;
   std::string kv_policy = "recompute";
-  LatencyHistogram flip_gaps;           // between two tokens of a request where a flip lay
-  std::optional<double> staging_share;  // of the time; none where staging is not throttled
+  LatencyHistogram flip_gaps;              // between two tokens of a request where a flip lay
+  std::optional<double> staging_share;     // of the time; none where staging is not throttled
+  std::optional<CacheDaemonStatus> cache;  // of a cache daemon
 };
 
 struct VersionStatusOptions {

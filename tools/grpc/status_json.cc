@@ -83,8 +83,29 @@ Json DetailsJson(const v1::EngineDetails& details) {
           {"staging_share", details.has_staging_share() ? Json(details.staging_share()) : Json(nullptr)}};
 }
 
+Json CacheJson(const v1::CacheStatus& cache) {
+  Json objects = Json::array(), engines = Json::array();
+  for (const v1::CachedVersion& object : cache.objects()) {
+    Json entry = VersionJson(object.version());
+    entry["bytes"] = object.bytes();
+    entry["live"] = object.live();
+    objects.push_back(std::move(entry));
+  }
+  for (const v1::AttachedEngine& engine : cache.engines()) {
+    engines.push_back({{"pid", engine.pid()},
+                       {"since", TimeJson(engine.since_unix_ms())},
+                       {"version", engine.has_live() ? Json(engine.live().number()) : Json(nullptr)},
+                       {"run", engine.has_live() ? Json(engine.live().run()) : Json(nullptr)},
+                       {"error", engine.has_error() ? FailureJson(engine.error()) : Json(nullptr)}});
+  }
+  return {{"instance", cache.instance()},
+          {"phase", cache.phase()},
+          {"objects", std::move(objects)},
+          {"engines", std::move(engines)}};
+}
+
 Json EngineJson(const v1::EngineStatus& engine) {
-  Json object = {{"role", "engine"},
+  Json object = {{"role", engine.has_cache() ? "daemon" : "engine"},
                  {"model", engine.model()},
                  {"live", LiveJson(engine)},
                  {"kept", KeptJson(engine)},
@@ -101,6 +122,7 @@ Json EngineJson(const v1::EngineStatus& engine) {
                  {"staleness", engine.has_staleness() ? Json(engine.staleness()) : Json(nullptr)},
                  {"ready", engine.ready()}};
   if (engine.has_required()) object["required"] = VersionJson(engine.required());
+  if (engine.has_cache()) object["cache"] = CacheJson(engine.cache());
   if (engine.has_details()) object["details"] = DetailsJson(engine.details());
   return object;
 }

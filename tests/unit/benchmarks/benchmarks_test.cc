@@ -111,6 +111,20 @@ TEST(BenchmarksTest, AWarmLoadSaysWhatItTakesBesidesTheSlotAndThatEightRanksRead
   EXPECT_LT(rows[4].ratio(), 1.02);
 }
 
+TEST(BenchmarksTest, AStartFromTheDaemonIsATimeBesideOnesThatCannotBeBeaten) {
+  const std::vector<BenchmarkRow> rows = RowsOf("daemon_start");
+
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0].name, "daemon_start");
+  EXPECT_EQ(rows[1].name, "daemon_start_recorded");
+  EXPECT_EQ(rows[2].name, "disk_start");
+  for (const BenchmarkRow& row : rows) {
+    EXPECT_EQ(row.unit, "ms");
+    EXPECT_GT(row.value, 0.0);
+    EXPECT_GT(row.limit, 0.0);
+  }
+}
+
 TEST(BenchmarksTest, ASyncOverSharedMemoryIsATimeBesideMemcpy) {
   const std::vector<BenchmarkRow> rows = RowsOf("sync_shm");
 
