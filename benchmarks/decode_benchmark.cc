@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <random>
 #include <thread>
 
 #include "base/mutex.h"
@@ -11,74 +13,123 @@ namespace bascule {
 namespace {
 
 constexpr int kTokens = 17;
+constexpr int kBatches[] = {1, 4, 16};
+constexpr std::size_t kPromptTokens = 512;
 constexpr Duration kPatience = std::chrono::minutes(2);
 
-// When the first token came and when the last did. Thread-safety: thread-safe.
+// When the first tokens of some requests that run at once came, and when the last ones did. Thread-safety: thread-safe.
 class TokenTimes final : public GenerateSink {
  public:
-  void OnToken(const GeneratedToken&) override {
+  explicit TokenTimes(int requests) : running_(requests), without_token_(requests) {}
+  void OnPrompt(const PromptReport&) override {
     MutexLock lock(mu_);
-    last_ = Clock::Real().Now();
-    if (!first_) first_ = last_;
+    if (--without_token_ == 0) decoding_since_ = Clock::Real().Now();
   }
+  void OnToken(const GeneratedToken&) override {}
   void OnFinish(FinishReason reason, const Status& why) override {
     MutexLock lock(mu_);
-    finish_ = reason;
-    why_ = why;
+    if (reason != FinishReason::kLength) why_ = Status::Internal("decode_failed", why.ToString());
+    if (--running_ == 0) ended_ = Clock::Real().Now();
     changed_.NotifyAll();
   }
-  // Seconds for each token after the first, which prefill makes.
-  Result<double> AwaitSecondsOfToken(Deadline deadline) EXCLUDES(mu_) {
+  Status AwaitEnd(Deadline deadline) EXCLUDES(mu_) {
     MutexLock lock(mu_);
-    while (!finish_) {
-      if (deadline.Passed(Clock::Real())) return Status::DeadlineExceeded("deadline", "the request does not end");
+    while (running_ > 0) {
+      if (deadline.Passed(Clock::Real())) return Status::DeadlineExceeded("deadline", "the requests do not end");
       Clock::Real().WaitUntil(changed_, mu_, deadline.point());
     }
-    if (*finish_ != FinishReason::kLength) return Status::Internal("decode_failed", why_.ToString());
-    return std::chrono::duration<double>(last_ - *first_).count() / (kTokens - 1);
+    return why_;
+  }
+  // After the end: since every request has its first token.
+  double DecodingSeconds() const {
+    MutexLock lock(mu_);
+    return std::chrono::duration<double>(ended_ - decoding_since_).count();
   }
 
  private:
-  Mutex mu_;
+  mutable Mutex mu_;
   CondVar changed_;
-  std::optional<TimePoint> first_ GUARDED_BY(mu_);
-  TimePoint last_ GUARDED_BY(mu_);
-  std::optional<FinishReason> finish_ GUARDED_BY(mu_);
+  int running_ GUARDED_BY(mu_), without_token_ GUARDED_BY(mu_);
+  TimePoint decoding_since_ GUARDED_BY(mu_), ended_ GUARDED_BY(mu_);
   Status why_ GUARDED_BY(mu_);
 };
 
-Result<double> SecondsOfToken(DecodeEngine& engine) {
-  const auto times = std::make_shared<TokenTimes>();
-  RETURN_IF_ERROR(engine.Submit({.prompt = {1, 2, 3, 4}, .max_new_tokens = kTokens, .stop = {}}, times).status());
-  return times->AwaitSecondsOfToken(Deadline::After(Clock::Real(), kPatience));
+// Of a step in which `batch` requests get their next token each.
+Result<double> SecondsOfStep(DecodeEngine& engine, int batch) {
+  const auto times = std::make_shared<TokenTimes>(batch);
+  for (int i = 0; i < batch; ++i) {
+    RETURN_IF_ERROR(engine.Submit({.prompt = {1, 2, 3, 4 + i}, .max_new_tokens = kTokens}, times).status());
+  }
+  RETURN_IF_ERROR(times->AwaitEnd(Deadline::After(Clock::Real(), kPatience)));
+  return times->DecodingSeconds() / (kTokens - 1);
+}
+
+// From a prompt that shares no state with another to its first token.
+class Prefill {
+ public:
+  Prefill(DecodeEngine& engine, std::int64_t vocabulary)
+      : engine_(engine), token_(0, static_cast<std::int32_t>(vocabulary - 1)) {}
+  Result<double> operator()() {
+    std::vector<std::int32_t> prompt(kPromptTokens);
+    for (std::int32_t& token : prompt) token = token_(random_);
+    const auto times = std::make_shared<TokenTimes>(1);
+    const TimePoint begin = Clock::Real().Now();
+    RETURN_IF_ERROR(engine_.Submit({.prompt = std::move(prompt), .max_new_tokens = 1}, times).status());
+    RETURN_IF_ERROR(times->AwaitEnd(Deadline::After(Clock::Real(), kPatience)));
+    return std::chrono::duration<double>(Clock::Real().Now() - begin).count();
+  }
+
+ private:
+  DecodeEngine& engine_;
+  std::mt19937 random_;
+  std::uniform_int_distribution<std::int32_t> token_;
+};
+
+// On `threads` threads, each its part.
+void OnThreads(int threads, const std::function<void(int thread)>& work) {
+  std::vector<Worker> workers;
+  for (int i = 0; i < threads; ++i) {
+    workers.emplace_back("limit", [&work, i](std::stop_token) { work(i); });
+  }
 }
 
 void ReadMemoryOn(int threads, std::span<const std::byte> bytes) {
   const std::size_t share = bytes.size() / static_cast<std::size_t>(threads);
-  std::vector<Worker> workers;
-  for (int i = 0; i < threads; ++i) {
-    const std::span<const std::byte> own = bytes.subspan(static_cast<std::size_t>(i) * share, share);
-    workers.emplace_back("read", [own](std::stop_token) { ReadMemory(own); });
-  }
+  OnThreads(threads, [&](int i) { ReadMemory(bytes.subspan(static_cast<std::size_t>(i) * share, share)); });
+}
+
+// Of all matrices that a token of a prompt meets: all but the embedding.
+double MultiplyAddsOfToken(const ModelConfig& config) {
+  const std::int64_t attention = (2 * config.query_heads + 2 * config.kv_heads) * config.head_size;
+  return static_cast<double>(config.layers * config.hidden * (attention + 3 * config.ffn));
 }
 
 }  // namespace
 
 Result<std::vector<BenchmarkRow>> RunDecodeBenchmark(const BenchmarkScale& scale) {
   const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  ASSIGN_OR_RETURN(const auto engine,
-                   LocalEngine::Create(ModelOfAbout(scale.model_bytes * 5 / 12), {.threads = threads}));
+  const ModelConfig config = ModelOfAbout(scale.model_bytes * 5 / 12);
+  ASSIGN_OR_RETURN(const auto engine, LocalEngine::Create(config, {.threads = threads}));
   const std::span<const std::byte> weights = engine->trainer().weights();  // the head is tied: a token reads them all
-  const Measured contenders[] = {
-      [&] { return SecondsOfToken(engine->decode()); },
+  constexpr std::int64_t kMultiplyAdds = 1 << 28;
+  std::vector<Measured> contenders = {
       [&] { return SecondsOf([&] { ReadMemoryOn(threads, weights); }); },
-  };
+      [&] { return SecondsOf([&] { OnThreads(threads, [](int) { MultiplyAdd(kMultiplyAdds); }); }); },
+      Prefill(engine->decode(), config.vocabulary)};
+  for (const int batch : kBatches) contenders.push_back([&] { return SecondsOfStep(engine->decode(), batch); });
 
   ASSIGN_OR_RETURN(const std::vector<double> seconds, MedianSeconds(contenders, scale.rounds));
 
-  return std::vector<BenchmarkRow>{{"decode_batch1", GigabytesPerSecond(weights.size(), seconds[0]), "GB/s",
-                                    GigabytesPerSecond(weights.size(), seconds[1]),
-                                    fmt::format("memory read, the same {} threads", threads)}};
+  std::vector<BenchmarkRow> rows;
+  for (std::size_t i = 0; i < std::size(kBatches); ++i) {
+    const double batch = kBatches[i];
+    rows.push_back({fmt::format("decode_batch{}", kBatches[i]), batch / seconds[3 + i], "tokens/s", batch / seconds[0],
+                    fmt::format("weights read once a step, {} threads", threads)});
+  }
+  const double rate = static_cast<double>(kMultiplyAdds * threads) / seconds[1];
+  rows.push_back({"prefill_512", kPromptTokens / seconds[2], "tokens/s", rate / MultiplyAddsOfToken(config),
+                  fmt::format("fp32 multiply-adds in registers, {} threads", threads)});
+  return rows;
 }
 
 }  // namespace bascule

@@ -49,6 +49,9 @@ Result<std::unique_ptr<DeviceBuffer>> NoiseBuffer(std::size_t size);
 // Reads all of `bytes` and nothing else: the limit of whatever has to read them.
 void ReadMemory(std::span<const std::byte> bytes);
 
+// Does about so many fp32 multiply-adds in registers, and nothing else: the limit of a matrix product in fp32.
+void MultiplyAdd(std::int64_t count);
+
 // One core's sync as its kernels see it: frames of this size pass through a ring that stays in the shared cache.
 inline constexpr std::size_t kFrameBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kRingBytes = 4 * kFrameBytes;

@@ -37,7 +37,7 @@ constexpr Benchmark kBenchmarks[] = {
     {"sync_gloo", "the first beside what Python trainers do on CPUs", RunSyncGlooBenchmark},
 #endif
     {"plan_moe", "planning a mixture of experts of a trillion parameters, 256 ranks to 128", RunPlanBenchmark},
-    {"decode_batch1", "weights that one request's decoding reads", RunDecodeBenchmark},
+    {"decode", "tokens of 1, 4 and 16 requests at once, and of a prompt of 512", RunDecodeBenchmark},
     {"decode_while_staging", "tokens and their gaps while a version stages, beside the undisturbed ones",
      RunStagingBenchmark},
     {"stall_shadow", "how long decoding stands still when a version goes live; and when it pauses for the transfer",
