@@ -90,7 +90,8 @@ BASCULE_WIDEST_MULTIPLY_ADDS void MultiplyAdd(std::int64_t count) {
   using Lanes = float __attribute__((vector_size(64)));
   constexpr int kSums = 12;  // enough that none waits for the one before, few enough for the registers
   const Lanes factor = Lanes{} + 0.5f;
-  Lanes sums[kSums] = {};
+  Lanes sums[kSums];
+  for (int i = 0; i < kSums; ++i) sums[i] = Lanes{} + static_cast<float>(i);  // equal sums would be computed once
   for (std::int64_t done = 0; done < count; done += kSums * 16) {
 #pragma GCC unroll 12
     for (Lanes& sum : sums) sum = sum * factor + factor;

@@ -42,6 +42,9 @@ inline __m256 OddF32(__m256 a, __m256 b) {
   return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(mixed), 0xd8));
 }
 
+// With 16 registers there is none to spare: see f32x16_avx512_internal.h.
+inline void LoadOnce(F32x16&) {}
+
 inline void LoadPairBf16(const std::byte* from, F32x16& even, F32x16& odd) {
   const __m256i first = LoadBits(from), second = LoadBits(from + 32);
   even = {EvenBf16(first), EvenBf16(second)};

@@ -23,6 +23,9 @@ struct F32x16 {
   void Store(float* to) const { _mm512_storeu_ps(to, v); }
 };
 
+// Makes several uses of a loaded value one load: the compiler would fold a load into each.
+inline void LoadOnce(F32x16& a) { asm("" : "+v"(a.v)); }
+
 inline void LoadPairBf16(const std::byte* from, F32x16& even, F32x16& odd) {
   const __m512i words = _mm512_loadu_si512(from);
   even.v = _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));

@@ -46,6 +46,9 @@ struct F32x16 {
 };
 
 // The even and the odd elements of 32.
+// See f32x16_avx512_internal.h: nothing to do here.
+inline void LoadOnce(F32x16&) {}
+
 inline void LoadPairBf16(const std::byte* from, F32x16& even, F32x16& odd) {
   for (int i = 0; i < 16; ++i) even.lane[i] = OfBf16(from + 4 * i), odd.lane[i] = OfBf16(from + 4 * i + 2);
 }

@@ -37,13 +37,14 @@ inline void AddBlocks(const float* x, std::int64_t x_stride, const std::byte* w,
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const V x_even = V::Load(x + r * x_stride + b * kBlock);
-      const V x_odd = V::Load(x + r * x_stride + b * kBlock + 16);
+      V x_even = V::Load(x + r * x_stride + b * kBlock);
+      LoadOnce(x_even);
 #pragma GCC unroll 8
-      for (int o = 0; o < kOutputs; ++o) {
-        sums[r][o][0] = Fma(x_even, even[o], sums[r][o][0]);
-        sums[r][o][1] = Fma(x_odd, odd[o], sums[r][o][1]);
-      }
+      for (int o = 0; o < kOutputs; ++o) sums[r][o][0] = Fma(x_even, even[o], sums[r][o][0]);
+      V x_odd = V::Load(x + r * x_stride + b * kBlock + 16);
+      LoadOnce(x_odd);
+#pragma GCC unroll 8
+      for (int o = 0; o < kOutputs; ++o) sums[r][o][1] = Fma(x_odd, odd[o], sums[r][o][1]);
     }
   }
 }
