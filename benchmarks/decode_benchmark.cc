@@ -9,6 +9,10 @@
 #include "benchmarks/local_engine.h"
 #include "benchmarks/measure.h"
 
+#if defined(BASCULE_ONEDNN)
+#include "kernels/onednn/onednn_gemm.h"
+#endif
+
 namespace bascule {
 namespace {
 
@@ -104,31 +108,64 @@ double MultiplyAddsOfToken(const ModelConfig& config) {
   return static_cast<double>(config.layers * config.hidden * (attention + 3 * config.ffn));
 }
 
+// What an engine does in turn: every batch, then the prompt.
+void AddContenders(DecodeEngine& engine, const ModelConfig& config, std::vector<Measured>& contenders) {
+  for (const int batch : kBatches) {
+    contenders.push_back([&engine, batch] { return SecondsOfStep(engine, batch); });
+  }
+  contenders.push_back(Prefill(engine, config.vocabulary));
+}
+
+// The rows of numerics "fast", each beside the same under "exact". Results of both come in the order of AddContenders.
+void AddFastRows(std::span<const double> exact, std::span<const double> fast, std::vector<BenchmarkRow>& rows) {
+  for (std::size_t i = 0; i < std::size(kBatches); ++i) {
+    const double batch = kBatches[i];
+    rows.push_back({fmt::format("decode_batch{}_fast", kBatches[i]), batch / fast[i], "tokens/s", batch / exact[i],
+                    "exact numerics"});
+  }
+  rows.push_back(
+      {"prefill_512_fast", kPromptTokens / fast.back(), "tokens/s", kPromptTokens / exact.back(), "exact numerics"});
+}
+
+// Null where there is none.
+Result<std::unique_ptr<FastGemm>> FastGemmOfThisBuild() {
+#if defined(BASCULE_ONEDNN)
+  auto gemm = MakeOneDnnGemm();
+  if (gemm.ok() || gemm.status().reason() != "numerics_unsupported") return gemm;
+#endif
+  return std::unique_ptr<FastGemm>();
+}
+
 }  // namespace
 
 Result<std::vector<BenchmarkRow>> RunDecodeBenchmark(const BenchmarkScale& scale) {
   const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const ModelConfig config = ModelOfAbout(scale.model_bytes * 5 / 12);
-  ASSIGN_OR_RETURN(const auto engine, LocalEngine::Create(config, {.threads = threads}));
-  const std::span<const std::byte> weights = engine->trainer().weights();  // the head is tied: a token reads them all
+  ASSIGN_OR_RETURN(const auto fast_gemm, FastGemmOfThisBuild());
+  ASSIGN_OR_RETURN(const auto exact, LocalEngine::Create(config, {.threads = threads}));
+  ASSIGN_OR_RETURN(const auto fast, LocalEngine::Create(config, {.threads = threads, .fast = fast_gemm.get()}));
+  const std::span<const std::byte> weights = exact->trainer().weights();  // the head is tied: a token reads them all
   constexpr std::int64_t kMultiplyAdds = 1 << 28;
   std::vector<Measured> contenders = {
       [&] { return SecondsOf([&] { ReadMemoryOn(threads, weights); }); },
-      [&] { return SecondsOf([&] { OnThreads(threads, [](int) { MultiplyAdd(kMultiplyAdds); }); }); },
-      Prefill(engine->decode(), config.vocabulary)};
-  for (const int batch : kBatches) contenders.push_back([&] { return SecondsOfStep(engine->decode(), batch); });
+      [&] { return SecondsOf([&] { OnThreads(threads, [](int) { MultiplyAdd(kMultiplyAdds); }); }); }};
+  AddContenders(exact->decode(), config, contenders);
+  if (fast_gemm != nullptr) AddContenders(fast->decode(), config, contenders);
 
   ASSIGN_OR_RETURN(const std::vector<double> seconds, MedianSeconds(contenders, scale.rounds));
 
+  const std::size_t each = std::size(kBatches) + 1;
+  const std::span<const double> of_exact = std::span(seconds).subspan(2, each);
   std::vector<BenchmarkRow> rows;
   for (std::size_t i = 0; i < std::size(kBatches); ++i) {
     const double batch = kBatches[i];
-    rows.push_back({fmt::format("decode_batch{}", kBatches[i]), batch / seconds[3 + i], "tokens/s", batch / seconds[0],
+    rows.push_back({fmt::format("decode_batch{}", kBatches[i]), batch / of_exact[i], "tokens/s", batch / seconds[0],
                     fmt::format("weights read once a step, {} threads", threads)});
   }
   const double rate = static_cast<double>(kMultiplyAdds * threads) / seconds[1];
-  rows.push_back({"prefill_512", kPromptTokens / seconds[2], "tokens/s", rate / MultiplyAddsOfToken(config),
+  rows.push_back({"prefill_512", kPromptTokens / of_exact.back(), "tokens/s", rate / MultiplyAddsOfToken(config),
                   fmt::format("fp32 multiply-adds in registers, {} threads", threads)});
+  if (fast_gemm != nullptr) AddFastRows(of_exact, std::span(seconds).subspan(2 + each), rows);
   return rows;
 }
 

@@ -52,7 +52,8 @@ Result<std::unique_ptr<LocalEngine>> LocalEngine::Create(const ModelConfig& conf
                                                           .tensors = layout.tensors,
                                                           .dtype = DType::kBf16,
                                                           .threads = options.threads,
-                                                          .kv_pages = kKvPages}));
+                                                          .kv_pages = kKvPages,
+                                                          .fast = options.fast}));
   ASSIGN_OR_RETURN(engine->listener_, LoopbackListener::Create(engine->network_, "engine"));
   EngineHooks* hooks = engine->decode_.get();
   if (options.pausable) {

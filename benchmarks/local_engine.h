@@ -22,6 +22,7 @@ class LocalEngine {
     int threads = 1;
     FlipMode flip = FlipMode::kShadow;
     bool pausable = false;
+    FastGemm* fast = nullptr;  // numerics "fast"; borrowed
   };
   // A first version is live and decoding has started.
   //

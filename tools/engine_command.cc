@@ -27,6 +27,7 @@ struct EngineOptions {
   std::string flip = "shadow";
   std::string over_budget = "postpone";
   std::string daemon_check = "full";
+  std::string numerics = "exact";
   std::string run = "checkpoint";
   std::uint64_t version = 0;
   Duration load_deadline = std::chrono::minutes(30);
@@ -66,6 +67,7 @@ Outcome RunEngine(Program& program, const EngineOptions& options) {
   process.security = std::move(security);
   ASSIGN_OR_RETURN(process.peers, ClientSecurityOf(options.security));
   process.flip = options.flip == "in_place" ? FlipMode::kInPlace : FlipMode::kShadow;
+  process.fast_numerics = options.numerics == "fast";
   process.stall_budget.refuse = options.over_budget == "refuse";
   // What a daemon lends needs no memory of this process.
   process.slot_memory.when_reserved = !options.membership.from_daemon.empty() && process.flip == FlipMode::kShadow;
@@ -126,6 +128,11 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
   app.add_option("--decode-cores", process.decode_cores, "that decoding keeps to; default: any")
       ->delimiter(',')
       ->type_name("CORE,..");
+  app.add_option("--numerics", options.numerics,
+                 "exact: the same bits alone, in any batch and recomputed; fast: products of many rows by a library, "
+                 "with activations rounded to bf16")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"exact", "fast"}));
   AddKvPolicy(app, process.kv_policy, "what becomes of a request that runs at a flip, unless it names a policy")
       ->default_str("recompute");
   app.add_option("--slots", process.slot_count, "versions in memory; 3 keep a way back while the next one stages")

@@ -5,6 +5,10 @@
 
 #include "engine_side/decode/grpc/rollout_service.h"
 
+#if defined(BASCULE_ONEDNN)
+#include "kernels/onednn/onednn_gemm.h"
+#endif
+
 namespace bascule {
 namespace {
 
@@ -32,11 +36,20 @@ ServingStatus ServingOf(const DecodeStatus& decode) {
           .staging_share = std::nullopt};
 }
 
+Result<std::unique_ptr<FastGemm>> MakeFastGemm() {
+#if defined(BASCULE_ONEDNN)
+  return MakeOneDnnGemm();
+#else
+  return Status::Unimplemented("numerics_unsupported", "this program was built without oneDNN (Debian: libdnnl-dev)");
+#endif
+}
+
 }  // namespace
 
 // In the order in which they are made; each may use those before it, and they go the other way.
 struct EngineProcess::Parts {
   std::unique_ptr<StagingThrottle> throttle;  // may be null
+  std::unique_ptr<FastGemm> fast;             // likewise
   std::unique_ptr<DecodeEngine> decode;
   std::unique_ptr<RolloutService> rollout;
   std::unique_ptr<ReceivingProcess> receiving;
@@ -65,6 +78,10 @@ Status EngineProcess::Parts::MakeDecoder(const EngineProcessOptions& options, co
   decode_options.max_step_tokens =
       std::max(decode_options.max_step_tokens, 2 * std::min(options.max_running, kMostStepTokens / 2));
   decode_options.cores = options.decode_cores;
+  if (options.fast_numerics) {
+    ASSIGN_OR_RETURN(fast, MakeFastGemm());
+  }
+  decode_options.fast = fast.get();
   if (options.staging_slowdown > 0) {
     throttle = std::make_unique<StagingThrottle>(options.staging_slowdown, Clock::Real());
   }

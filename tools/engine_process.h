@@ -22,14 +22,16 @@ struct EngineProcessOptions : ReceivingOptions {
   KvPolicy kv_policy = KvPolicy::kRecompute;  // of requests that name none
   double staging_slowdown = 1.25;             // of decode steps, to which staging is held; 0: it never pauses
   std::vector<int> decode_cores;
+  bool fast_numerics = false;  // products of many rows by a library: kernels/fast_gemm.h
 };
 
 class EngineProcess {
  public:
   // For the model and in the types of `checkpoint`, which is not loaded yet.
   //
-  // InvalidArgument "unsupported_dtype"; as CutOf, DecodeEngine::Create, ReceivingProcess::Create and
-  // ReceivingProcess::Serve
+  // InvalidArgument "unsupported_dtype"; Unimplemented "numerics_unsupported" (fast numerics in a build without the
+  // library, or on a processor for which it has no product); as CutOf, DecodeEngine::Create, ReceivingProcess::Create
+  // and ReceivingProcess::Serve
   static Result<std::unique_ptr<EngineProcess>> Start(const EngineProcessOptions& options,
                                                       const LogicalCheckpoint& checkpoint);
   // Cancels running requests, ends every connection, gives all memory back.

@@ -381,7 +381,8 @@ Result<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(DecodeOptions options
                                     .threads = options.threads,
                                     .max_rows = options.max_step_tokens,
                                     .max_logits = std::min(options.max_running, options.max_step_tokens),
-                                    .cores = options.cores},
+                                    .cores = options.cores,
+                                    .fast = options.fast},
                                    *cache));
   return std::unique_ptr<DecodeEngine>(new Engine(options, std::move(cache), std::move(decoder)));
 }

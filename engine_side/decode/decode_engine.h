@@ -10,10 +10,12 @@
 // can deadlock. Requests that wait are bounded in number and in tokens, and every request has a deadline. What happens
 // to whom and when: docs/decoding.md.
 //
-// Numerics "exact": each output element's reduction order depends only on the reduction length, and random numbers on
-// (seed, absolute token position, sample), for a given number of ranks: a request's tokens and log-probabilities are
-// the same, to the bit, alone or in any batch, cold, recomputed or over a shared beginning. Between two numbers of
-// ranks they differ by rounding.
+// Numerics "exact" (the default): each output element's reduction order depends only on the reduction length, and
+// random numbers on (seed, absolute token position, sample), for a given number of ranks: a request's tokens and
+// log-probabilities are the same, to the bit, alone or in any batch, cold, recomputed or over a shared beginning.
+// Between two numbers of ranks they differ by rounding. Numerics "fast" (DecodeOptions::fast): products of bf16 weights
+// with enough rows at once are a library's, within the bound of kernels/fast_gemm.h; results then depend on what else
+// is in a step, and all that is promised "to the bit" is promised within that bound.
 //
 // Thread-safety: thread-safe.
 #pragma once
@@ -33,6 +35,7 @@
 #include "engine_side/latency_histogram.h"
 #include "engine_side/staging_throttle.h"
 #include "engine_side/weight_lease.h"
+#include "kernels/fast_gemm.h"
 #include "kernels/sample.h"
 #include "model/engine_layout.h"
 #include "model/model_config.h"
@@ -136,6 +139,7 @@ struct DecodeOptions {
   CacheRegistry* caches = nullptr;              // told of every flip; borrowed
   std::vector<int> cores = {};                  // that decoding keeps to; none: any
   StagingThrottle* staging = nullptr;           // told how long steps take; borrowed, null: nobody
+  FastGemm* fast = nullptr;                     // numerics "fast"; borrowed, null: "exact"
   Clock* clock = &Clock::Real();
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cast.h"
 #include "kernels/gemm.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
@@ -19,11 +20,17 @@ constexpr double kElementNs = 0.5;
 constexpr std::int64_t kRangeWeightBytes = 64 << 10;  // of weights that one claim reads
 constexpr std::int64_t kRangeOutputsMultiple = 12;    // whole register tiles
 
+// A library's product wants large ranges, in whole tiles of its own.
+constexpr std::int64_t kFastRangeOutputs = 256, kFastRangeMultiple = 64;
+constexpr double kFastMultiplyAddNs = 1.0 / 250;
+
 std::vector<double> FrequenciesOf(const ModelConfig& config) {
   std::vector<double> frequencies = RopeFrequencies(config.rope_theta, config.head_size);
   if (config.rope_scaling == "llama3") StretchFrequencies(config.rope_stretch, frequencies);
   return frequencies;
 }
+
+std::int64_t RoundUp(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 WeightView AsWeights(const float* x) { return {reinterpret_cast<const std::byte*>(x), WeightType::kF32}; }
 
@@ -33,7 +40,7 @@ Result<SharedActivations> SharedActivations::Allocate(const DecoderOptions& opti
   const ModelConfig& config = options.config;
   SharedActivations shared;
   shared.vocabulary = config.vocabulary;
-  const std::int64_t rows = options.max_rows, hidden = config.hidden;
+  const std::int64_t rows = RowsComputed(options.max_rows), hidden = config.hidden;
   ASSIGN_OR_RETURN(shared.residual, FloatBuffer::Allocate(rows * hidden));
   shared.products.emplace_back();
   for (int rank = 1; rank < options.shape.ranks; ++rank) {
@@ -44,7 +51,7 @@ Result<SharedActivations> SharedActivations::Allocate(const DecoderOptions& opti
   ASSIGN_OR_RETURN(shared.packed, FloatBuffer::Allocate(rows * PackedWidth(hidden)));
   ASSIGN_OR_RETURN(shared.cosines, FloatBuffer::Allocate(rows * (config.head_size / 2)));
   ASSIGN_OR_RETURN(shared.sines, FloatBuffer::Allocate(rows * (config.head_size / 2)));
-  ASSIGN_OR_RETURN(shared.logits, FloatBuffer::Allocate(options.max_logits * config.vocabulary));
+  ASSIGN_OR_RETURN(shared.logits, FloatBuffer::Allocate(RowsComputed(options.max_logits) * config.vocabulary));
   return shared;
 }
 
@@ -65,17 +72,18 @@ RankDecoder::RankDecoder(const DecoderOptions& options, int rank, SharedActivati
       max_logits_(options.max_logits),
       rank_(rank),
       rope_frequencies_(FrequenciesOf(config_)),
+      fast_(options.fast),
       shared_(shared),
       cache_(cache),
       workers_(std::max(1, options.threads / options.shape.ranks), options.cores),
       layers_(static_cast<std::size_t>(config_.layers)) {}
 
 Status RankDecoder::Allocate() {
-  const std::int64_t widest = std::max(shape_.query_size, shape_.ffn);
-  ASSIGN_OR_RETURN(qkv_, FloatBuffer::Allocate(max_rows_ * shape_.qkv_size()));
-  ASSIGN_OR_RETURN(attended_, FloatBuffer::Allocate(max_rows_ * shape_.query_size));
-  ASSIGN_OR_RETURN(gate_up_, FloatBuffer::Allocate(max_rows_ * 2 * shape_.ffn));
-  ASSIGN_OR_RETURN(packed_, FloatBuffer::Allocate(max_rows_ * PackedWidth(widest)));
+  const std::int64_t rows = RowsComputed(max_rows_), widest = std::max(shape_.query_size, shape_.ffn);
+  ASSIGN_OR_RETURN(qkv_, FloatBuffer::Allocate(rows * shape_.qkv_size()));
+  ASSIGN_OR_RETURN(attended_, FloatBuffer::Allocate(rows * shape_.query_size));
+  ASSIGN_OR_RETURN(gate_up_, FloatBuffer::Allocate(rows * 2 * shape_.ffn));
+  ASSIGN_OR_RETURN(packed_, FloatBuffer::Allocate(rows * PackedWidth(widest)));
   ASSIGN_OR_RETURN(scores_, FloatBuffer::Allocate(workers_.threads() * AttentionScratch(config_.max_positions)));
   ASSIGN_OR_RETURN(sampling_, FloatBuffer::Allocate(workers_.threads() * config_.vocabulary));
   return OkStatus();
@@ -131,7 +139,7 @@ void RankDecoder::Begin(Rows rows, const StepWeights& weights) {
 void RankDecoder::PrepareAttention(std::int64_t layer, Rows rows) {
   const auto count = static_cast<std::int64_t>(rows.size());
   if (layer > 0) AddProductsToOwn(count, Layer(layer - 1).down_bias);
-  NormAndPackOwn(count, Layer(layer).input_norm);
+  NormAndPackOwn(count, Layer(layer).input_norm, Layer(layer).qkv);
 }
 
 void RankDecoder::Attend(std::int64_t layer, Rows rows) {
@@ -142,9 +150,9 @@ void RankDecoder::Attend(std::int64_t layer, Rows rows) {
   AttendToCache(layer, rows);
   const std::int64_t size = shape_.query_size;
   const double row_ns = static_cast<double>(count * size) * kElementNs;
+  const bool fast = Fast(count, Layer(layer).out);
   workers_.ForRanges(count, 8, row_ns, [&](std::int64_t begin, std::int64_t end, int) {
-    PackRowsOnHost(attended_.data() + begin * size, end - begin, size, size,
-                   packed_.data() + begin * PackedWidth(size));
+    Pack(fast, attended_.data() + begin * size, end - begin, size, size, packed_.data(), begin);
   });
   MultiplyIntoResidual(Layer(layer).out, count, size);
 }
@@ -207,7 +215,7 @@ void RankDecoder::AttendToCache(std::int64_t layer, Rows rows) {
 void RankDecoder::PrepareFeedForward(std::int64_t layer, Rows rows) {
   const auto count = static_cast<std::int64_t>(rows.size());
   AddProductsToOwn(count, Layer(layer).out_bias);
-  NormAndPackOwn(count, Layer(layer).post_attention_norm);
+  NormAndPackOwn(count, Layer(layer).post_attention_norm, Layer(layer).gate_up);
 }
 
 void RankDecoder::FeedForward(std::int64_t layer, Rows rows) {
@@ -217,12 +225,13 @@ void RankDecoder::FeedForward(std::int64_t layer, Rows rows) {
   Multiply(shared_.packed.data(), w.gate_up, count, config_.hidden, 2 * ffn, gate_up_.data(), 2 * ffn,
            /*accumulate=*/false);
   const double elements_ns = static_cast<double>(count * ffn) * kElementNs;
+  const bool fast = Fast(count, w.down);
   workers_.ForRanges(count, 1, elements_ns, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t row = begin; row < end; ++row) {
       float* gate = gate_up_.data() + row * 2 * ffn;
       AddBias(w.gate_up_bias, 2 * ffn, gate);
       SwigluOnHost(gate, gate + ffn, ffn, gate);
-      PackRowsOnHost(gate, 1, ffn, ffn, packed_.data() + row * PackedWidth(ffn));
+      Pack(fast, gate, 1, ffn, ffn, packed_.data(), row);
     }
   });
   MultiplyIntoResidual(w.down, count, ffn);
@@ -232,11 +241,12 @@ void RankDecoder::FeedForward(std::int64_t layer, Rows rows) {
 void RankDecoder::PrepareLogits(Rows rows) {
   const Range own = Own(static_cast<std::int64_t>(rows.size()));
   AddProductsToOwn(static_cast<std::int64_t>(rows.size()), Layer(config_.layers - 1).down_bias);
-  std::int64_t wanted = 0;
+  const bool fast = Fast(std::ranges::count_if(rows, &StepRow::wants_logits), head_);
+  std::int64_t packed_row = 0;
   for (std::int64_t row = 0; row < own.end; ++row) {
     if (!rows[static_cast<std::size_t>(row)].wants_logits) continue;
-    if (row >= own.begin) NormAndPack(row, wanted, final_norm_);
-    ++wanted;
+    if (row >= own.begin) NormAndPack(fast, row, packed_row, final_norm_);
+    ++packed_row;
   }
 }
 
@@ -250,19 +260,33 @@ void RankDecoder::Logits(Rows rows) {
            config_.vocabulary, /*accumulate=*/false);
 }
 
-void RankDecoder::NormAndPackOwn(std::int64_t rows, WeightView norm) {
+void RankDecoder::NormAndPackOwn(std::int64_t rows, WeightView norm, WeightView w) {
   const Range own = Own(rows);
   const double elements_ns = static_cast<double>(own.size() * config_.hidden) * kElementNs;
+  const bool fast = Fast(rows, w);
   workers_.ForRanges(own.size(), 8, elements_ns, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t row = own.begin + begin; row < own.begin + end; ++row) NormAndPack(row, row, norm);
+    for (std::int64_t row = own.begin + begin; row < own.begin + end; ++row) NormAndPack(fast, row, row, norm);
   });
 }
 
-void RankDecoder::NormAndPack(std::int64_t row, std::int64_t packed_row, WeightView norm) {
+void RankDecoder::NormAndPack(bool fast, std::int64_t row, std::int64_t packed_row, WeightView norm) {
   const std::int64_t size = config_.hidden;
   float* normed = shared_.normed.data() + row * size;
   RmsNormOnHost(Residual(row), size, norm, static_cast<float>(config_.rms_norm_eps), normed);
-  PackRowsOnHost(normed, 1, size, size, shared_.packed.data() + packed_row * PackedWidth(size));
+  Pack(fast, normed, 1, size, size, shared_.packed.data(), packed_row);
+}
+
+void RankDecoder::Pack(bool fast, const float* x, std::int64_t count, std::int64_t k, std::int64_t x_stride,
+                       float* packed, std::int64_t row) {
+  if (!fast) return PackRowsOnHost(x, count, k, x_stride, packed + row * PackedWidth(k));
+  const auto bytes = [](auto* elements, std::int64_t n) {
+    return std::as_writable_bytes(std::span(elements, static_cast<std::size_t>(n)));
+  };
+  auto* to = reinterpret_cast<std::uint16_t*>(packed) + row * PackedBf16Width(k);
+  for (std::int64_t r = 0; r < count; ++r) {
+    CastF32ToBf16OnHost(std::as_bytes(std::span(x + r * x_stride, static_cast<std::size_t>(k))),
+                        bytes(to + r * PackedBf16Width(k), k));
+  }
 }
 
 void RankDecoder::MultiplyIntoResidual(WeightView w, std::int64_t rows, std::int64_t k) {
@@ -281,12 +305,20 @@ void RankDecoder::AddProductsToOwn(std::int64_t rows, WeightView bias) {
 
 void RankDecoder::Multiply(const float* packed, WeightView w, std::int64_t rows, std::int64_t k, std::int64_t outputs,
                            float* y, std::int64_t y_stride, bool accumulate) {
-  const GemmProblem problem{packed, rows, k, w, y, y_stride, accumulate};
-  const double bytes = static_cast<double>(outputs * k * w.item_bytes());
   const double multiply_adds = static_cast<double>(rows) * static_cast<double>(outputs * k);
+  const double bytes_ns = static_cast<double>(outputs * k * w.item_bytes()) * kWeightByteNs;
+  if (Fast(rows, w)) {
+    const FastGemmProblem problem{reinterpret_cast<const std::byte*>(packed), rows, k, w.data, y, y_stride, accumulate};
+    const std::int64_t share = outputs / (2 * workers_.threads());  // two each: whoever is done first helps
+    const std::int64_t grain = RoundUp(std::max(share, kFastRangeOutputs), kFastRangeMultiple);
+    workers_.ForRanges(outputs, grain, std::max(bytes_ns, multiply_adds * kFastMultiplyAddNs),
+                       [&](std::int64_t begin, std::int64_t end, int) { fast_->Multiply(problem, begin, end); });
+    return;
+  }
+  const GemmProblem problem{packed, rows, k, w, y, y_stride, accumulate};
   const std::int64_t fitting = kRangeWeightBytes / (k * w.item_bytes());
   const std::int64_t grain = std::max(fitting / kRangeOutputsMultiple, std::int64_t{1}) * kRangeOutputsMultiple;
-  workers_.ForRanges(outputs, grain, std::max(bytes * kWeightByteNs, multiply_adds * kMultiplyAddNs),
+  workers_.ForRanges(outputs, grain, std::max(bytes_ns, multiply_adds * kMultiplyAddNs),
                      [&](std::int64_t begin, std::int64_t end, int) { GemmOnHost(problem, begin, end); });
 }
 

@@ -29,6 +29,7 @@
 #include "engine_side/decode/step_weights.h"
 #include "engine_side/decode/step_workers.h"
 #include "kernels/add.h"
+#include "kernels/fast_gemm.h"
 #include "kernels/sample.h"
 #include "kernels/weight_view.h"
 #include "model/engine_layout.h"
@@ -46,6 +47,7 @@ struct DecoderOptions {
   std::int64_t max_rows = 0;             // of one step
   std::int64_t max_logits = 0;           // rows of one step that want logits
   std::vector<int> cores = {};           // that the threads keep to, if any
+  FastGemm* fast = nullptr;              // for products of enough rows with bf16 weights; borrowed, null: none
 };
 
 // What all ranks read and each writes in part: a row a token.
@@ -57,7 +59,8 @@ struct SharedActivations {
     return {logits.data() + i * vocabulary, static_cast<std::size_t>(vocabulary)};
   }
 
-  std::int64_t vocabulary = 0;        // without padding
+  std::int64_t vocabulary = 0;  // without padding
+  // With room for RowsComputed(max_rows), and of logits for RowsComputed(max_logits).
   FloatBuffer residual;               // also the product of the first rank
   std::vector<FloatBuffer> products;  // of the other ranks: products[r] of rank r, the first is empty
   FloatBuffer normed, packed;
@@ -111,9 +114,16 @@ class RankDecoder {
   void RotateAndStoreRow(std::int64_t layer, const StepRow& at, std::int64_t row);
   void AttendToCache(std::int64_t layer, Rows rows);
 
-  // Normalises the residual of own rows and packs them for the product that every rank does next.
-  void NormAndPackOwn(std::int64_t rows, WeightView norm);
-  void NormAndPack(std::int64_t row, std::int64_t packed_row, WeightView norm);
+  // Whether `rows` rows are multiplied with `w` by the library's product. What they are packed for is the same product.
+  bool Fast(std::int64_t rows, WeightView w) const {
+    return fast_ != nullptr && rows >= fast_->least_rows() && w.type == WeightType::kBf16;
+  }
+  // `count` rows of `x`, the first of them to row `row` of `packed`.
+  static void Pack(bool fast, const float* x, std::int64_t count, std::int64_t k, std::int64_t x_stride, float* packed,
+                   std::int64_t row);
+  // Normalises the residual of own rows and packs them for the product that every rank does next, with `w`.
+  void NormAndPackOwn(std::int64_t rows, WeightView norm, WeightView w);
+  void NormAndPack(bool fast, std::int64_t row, std::int64_t packed_row, WeightView norm);
   // The product with input columns that this rank holds: a summand of the residual.
   void MultiplyIntoResidual(WeightView w, std::int64_t rows, std::int64_t k);
   // Completes the residual of own rows. `bias` is the same on every rank and is added once.
@@ -121,7 +131,7 @@ class RankDecoder {
   static void AddBias(WeightView bias, std::int64_t size, float* y) {
     if (bias.data != nullptr) AddOnHost(bias, size, y);
   }
-  // y[rows][outputs] from packed rows of `k` elements.
+  // y[rows][outputs] from packed rows of `k` elements. `packed` and `y` have memory for RowsComputed(rows).
   void Multiply(const float* packed, WeightView w, std::int64_t rows, std::int64_t k, std::int64_t outputs, float* y,
                 std::int64_t y_stride, bool accumulate);
 
@@ -133,6 +143,7 @@ class RankDecoder {
   const std::int64_t max_rows_, max_logits_;
   const int rank_;
   const std::vector<double> rope_frequencies_;
+  FastGemm* const fast_;  // may be null
   SharedActivations& shared_;
   KvCache& cache_;
   StepWorkers workers_;

@@ -21,6 +21,8 @@ THIRD_PARTY = [
     (re.compile(r"^spdlog/"), lambda p: str(p) == "base/log.cc", "spdlog belongs in base/log.cc"),
     (re.compile(r"^torch/|^ATen/|^c10/"), lambda p: "torch" in p.parts[:-1] and p.suffix == ".cc" or p.parts[0] == "examples",
      "torch belongs in .cc files of torch folders, and in examples/"),
+    (re.compile(r"^oneapi/|^dnnl|^omp\.h"), lambda p: "onednn" in p.parts[:-1] and p.suffix == ".cc",
+     "oneDNN and its OpenMP belong in .cc files of onednn folders"),
     (re.compile(r"^cuda|^nccl|^cublas|^device/cuda/"),
      lambda p: p.suffix == ".cu" or {"cuda", "cuda_ipc", "nccl"} & set(p.parts[:-1]), "CUDA belongs in .cu files and cuda folders"),
     (re.compile(r"^nlohmann/"),
