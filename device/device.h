@@ -18,6 +18,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "device/buffer.h"
@@ -30,6 +31,9 @@ struct DeviceUuid {
   std::string ToString() const;  // "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", as nvidia-smi prints it
   friend bool operator==(const DeviceUuid&, const DeviceUuid&) = default;
 };
+
+// InvalidArgument "bad_device_uuid"
+Result<DeviceUuid> ParseDeviceUuid(std::string_view text);
 
 struct DeviceDescription {
   int ordinal = 0;

@@ -10,6 +10,8 @@ std::string_view TransportName(TransportKind kind) {
       return "shm";
     case TransportKind::kGrpc:
       return "grpc";
+    case TransportKind::kCudaIpc:
+      return "cuda_ipc";
   }
   return "unknown";
 }
@@ -23,6 +25,18 @@ Result<TransportKind> ParseTransport(std::string_view name) {
 
 Status BucketSender::SendViews(std::size_t, std::vector<BoxView>) {
   CheckFailed(__FILE__, __LINE__, "a transport that takes views");
+}
+
+std::span<std::byte> BucketSender::AcquireDevicePayload() {
+  CheckFailed(__FILE__, __LINE__, "a transport with frames on a device");
+}
+
+Status BucketSender::SendFilledOn(std::size_t, DeviceStream&) {
+  CheckFailed(__FILE__, __LINE__, "a transport with frames on a device");
+}
+
+Status BucketReceiver::AcknowledgeReadOn(const ReceivedFrame&, const BucketAck&, DeviceStream&) {
+  CheckFailed(__FILE__, __LINE__, "a transport with frames on a device");
 }
 
 Status CheckRouteHello(const RouteHello& hello) {

@@ -23,8 +23,12 @@
 
 namespace bascule {
 
-enum class TransportKind : std::uint8_t { kLoopback, kShm, kGrpc };
+class DeviceStream;
+
+enum class TransportKind : std::uint8_t { kLoopback, kShm, kGrpc, kCudaIpc };
 std::string_view TransportName(TransportKind kind);  // "shm"
+// One of those that an engine offers: not yet cuda_ipc, for which its slots would lie on a GPU.
+//
 // InvalidArgument "unknown_transport"
 Result<TransportKind> ParseTransport(std::string_view name);
 
@@ -49,7 +53,7 @@ struct BucketAck {
 // Where a listener can be reached and what makes a route belong to a connection.
 struct TransportEndpoint {
   TransportKind kind = TransportKind::kLoopback;
-  std::string address;  // loopback: a name; shm: a socket path; grpc: host:port
+  std::string address;  // loopback: a name; shm: a socket path; grpc: host:port; cuda_ipc: a device's UUID:socket path
   friend bool operator==(const TransportEndpoint&, const TransportEndpoint&) = default;
 };
 
@@ -91,6 +95,13 @@ class BucketSender {
   // As Send, of a frame of header and digests whose slices lie at `payload`, with their memory, which is let go with
   // the acknowledgement. Only where TakesViews.
   virtual Status SendViews(std::size_t bytes, std::vector<BoxView> payload);
+  // A frame has a second part, as large again, in memory of a device that both ends share: for payload that neither
+  // end's host touches.
+  virtual bool HasDevicePayload() const { return false; }
+  // That part of the acquired frame. What was read from it is done. Only where HasDevicePayload.
+  virtual std::span<std::byte> AcquireDevicePayload();
+  // As Send; the receiver gets the frame when what is enqueued on `filled_on` until now is done. Errors of the device.
+  virtual Status SendFilledOn(std::size_t bytes, DeviceStream& filled_on);
   // Waits for an acknowledgement, which also frees its frame. Those that came before the peer was lost come first.
   //
   // Unavailable "peer_lost"; DeadlineExceeded "deadline"; Cancelled "cancelled"
@@ -105,6 +116,9 @@ struct ReceivedFrame {
   std::uint64_t handle = 0;
   // Where the slices lie, one view each, of a frame that names its payload instead of holding it. Valid as `bytes`.
   std::span<const BoxView> payload = {};
+  // The part of the frame that lies in device memory, all of it: how much is filled, the first part says. What its
+  // sender enqueued is done. Valid as `bytes`, for the device.
+  std::span<const std::byte> device_payload = {};
 };
 
 inline PayloadPlace PlaceOfPayload(const ReceivedFrame& frame) {
@@ -125,6 +139,9 @@ class BucketReceiver {
   //
   // Unavailable "peer_lost"; InvalidArgument "not_outstanding"  the frame was given back before
   virtual Status Acknowledge(const ReceivedFrame& frame, const BucketAck& ack) = 0;
+  // As Acknowledge, where what is enqueued on `read_on` until now still reads `device_payload`: only when it is done
+  // has the sender the frame back. Errors of the device.
+  virtual Status AcknowledgeReadOn(const ReceivedFrame& frame, const BucketAck& ack, DeviceStream& read_on);
   // As BucketSender::Cancel, for Receive.
   virtual void Cancel() = 0;
 };

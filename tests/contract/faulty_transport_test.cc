@@ -216,5 +216,17 @@ TEST(FaultPlanTest, ASeedMakesAPlanThatRepeatsAndPrints) {
             "frames: corrupt@7[-12]; acks: none");
 }
 
+TEST(TransportNameTest, EveryKindHasANameThatParsesBackToIt) {
+  for (const TransportKind kind : {TransportKind::kLoopback, TransportKind::kShm, TransportKind::kGrpc}) {
+    const Result<TransportKind> parsed = ParseTransport(TransportName(kind));
+    ASSERT_TRUE(parsed.ok());
+    EXPECT_EQ(*parsed, kind);
+  }
+  EXPECT_EQ(TransportName(TransportKind::kShm), "shm");
+  EXPECT_EQ(TransportName(TransportKind::kCudaIpc), "cuda_ipc");
+  EXPECT_EQ(ParseTransport("cuda_ipc").status().reason(), "unknown_transport");
+  EXPECT_EQ(ParseTransport("carrier_pigeon").status().reason(), "unknown_transport");
+}
+
 }  // namespace
 }  // namespace bascule

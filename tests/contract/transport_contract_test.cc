@@ -541,15 +541,5 @@ TEST_P(TransportContractTest, ClosedRoutesLeaveNoDescriptorThreadOrMapping) {
   EXPECT_TRUE(Eventually([] { return MappingsOf("memfd:bascule") == 0; }, Soon()));
 }
 
-TEST(TransportNameTest, EveryKindHasANameThatParsesBackToIt) {
-  for (const TransportKind kind : {TransportKind::kLoopback, TransportKind::kShm, TransportKind::kGrpc}) {
-    const Result<TransportKind> parsed = ParseTransport(TransportName(kind));
-    ASSERT_TRUE(parsed.ok());
-    EXPECT_EQ(*parsed, kind);
-  }
-  EXPECT_EQ(TransportName(TransportKind::kShm), "shm");
-  EXPECT_EQ(ParseTransport("carrier_pigeon").status().reason(), "unknown_transport");
-}
-
 }  // namespace
 }  // namespace bascule

@@ -54,7 +54,8 @@ Result<std::unique_ptr<BucketSender>> ShmDialer::Dial(const TransportEndpoint& e
   ShmReply reply;
   RETURN_IF_ERROR(socket.Receive(std::as_writable_bytes(std::span(&reply, 1)), deadline, clock_));
   RETURN_IF_ERROR(FromShm(reply));
-  return MakeShmSender(hello, std::move(arena.frames), std::move(socket), clock_);
+  return std::unique_ptr<BucketSender>(
+      MakeShmSender(hello, std::move(arena.frames), std::move(socket), clock_));
 }
 
 }  // namespace bascule

@@ -4,28 +4,22 @@
 // Thread-safety: thread-safe.
 #pragma once
 
-#include <list>
 #include <memory>
 #include <string>
 
-#include "base/worker.h"
 #include "bridge/transport/route_table.h"
-#include "bridge/transport/shm/message_socket.h"
+#include "bridge/transport/shm/socket_listener.h"
 #include "bridge/transport/transport.h"
 
 namespace bascule {
 
 class ShmListener final : public TransportListener {
  public:
-  // Listens at `path`, in a directory that only this user may enter (made when it is not there); see
-  // runtime_directory.h for the usual one. Handshakes run on a thread of the listener's own.
-  //
-  // InvalidArgument "bad_socket_path"; PermissionDenied "runtime_directory"; FailedPrecondition "address_in_use"
-  // Unavailable "cannot_listen"; ResourceExhausted "descriptors"
+  // Listens at `path`; see SocketListener for the errors and runtime_directory.h for the usual path.
   static Result<std::unique_ptr<ShmListener>> Create(const std::string& path, Clock& clock = Clock::Real());
   ~ShmListener() override;
 
-  TransportEndpoint endpoint() const override { return {TransportKind::kShm, path_}; }
+  TransportEndpoint endpoint() const override { return {TransportKind::kShm, door_->path()}; }
   void Expect(std::uint64_t connection) override { routes_->Expect(connection); }
   void Forget(std::uint64_t connection) override { routes_->Forget(connection); }
   Result<std::unique_ptr<BucketReceiver>> Accept(std::uint64_t connection, Route route, Deadline deadline) override {
@@ -34,25 +28,11 @@ class ShmListener final : public TransportListener {
   }
 
  private:
-  // A caller that has not said its hello yet.
-  struct Caller {
-    MessageSocket socket;
-    Deadline deadline;
-  };
+  ShmListener(std::shared_ptr<RouteTable> routes, std::unique_ptr<SocketListener> door)
+      : routes_(std::move(routes)), door_(std::move(door)) {}
 
-  ShmListener(std::string path, UniqueFd listening, UniqueFd stop, Clock& clock);
-  // The body of the thread: waits for callers and for what they say.
-  void Listen();
-  void WaitForDescriptors();
-  void TakeCallers(std::list<Caller>& callers);
-  void Answer(MessageSocket socket);
-
-  const std::string path_;
-  Clock& clock_;
-  const UniqueFd listening_;
-  const UniqueFd stop_;  // an eventfd, readable once the listener goes
   const std::shared_ptr<RouteTable> routes_;
-  Worker worker_;
+  std::unique_ptr<SocketListener> door_;
 };
 
 }  // namespace bascule

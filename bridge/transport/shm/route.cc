@@ -30,6 +30,7 @@ class RouteSocket {
     return broken_;
   }
   void Cancel() { socket_.Cancel(); }
+  int fd() const { return socket_.fd(); }
 
  private:
   MessageSocket socket_;
@@ -37,9 +38,9 @@ class RouteSocket {
   Status broken_;
 };
 
-class ShmSender final : public BucketSender {
+class Sender final : public ShmSender {
  public:
-  ShmSender(const RouteHello& hello, FrameArena arena, MessageSocket socket, Clock& clock)
+  Sender(const RouteHello& hello, FrameArena arena, MessageSocket socket, Clock& clock)
       : hello_(hello), arena_(std::move(arena)), socket_(std::move(socket), clock), credits_(hello.credits) {}
 
   std::int64_t frame_bytes() const override { return hello_.frame_bytes; }
@@ -66,10 +67,18 @@ class ShmSender final : public BucketSender {
     if (!credits_.Return(message.index)) {
       return socket_.Break(Status::DataLoss("bad_ack", fmt::format("frame {} is not out", message.index)));
     }
+    returned_ = message.index;
     return ack;
   }
 
   void Cancel() override { socket_.Cancel(); }
+
+  std::uint32_t acquired() const override {
+    CHECK(acquired_.has_value());
+    return *acquired_;
+  }
+  std::uint32_t returned() const override { return returned_; }
+  int fd() const override { return socket_.fd(); }
 
  private:
   const RouteHello hello_;
@@ -77,11 +86,12 @@ class ShmSender final : public BucketSender {
   RouteSocket socket_;
   Credits credits_;
   std::optional<std::uint32_t> acquired_;
+  std::uint32_t returned_ = 0;
 };
 
-class ShmReceiver final : public BucketReceiver {
+class Receiver final : public ShmReceiver {
  public:
-  ShmReceiver(const RouteHello& hello, FrameArena arena, MessageSocket socket, Clock& clock)
+  Receiver(const RouteHello& hello, FrameArena arena, MessageSocket socket, Clock& clock)
       : hello_(hello), arena_(std::move(arena)), socket_(std::move(socket), clock), credits_(hello.credits) {}
 
   const RouteHello& hello() const override { return hello_; }
@@ -105,6 +115,7 @@ class ShmReceiver final : public BucketReceiver {
   }
 
   void Cancel() override { socket_.Cancel(); }
+  int fd() const override { return socket_.fd(); }
 
  private:
   Status WhyNoFrame(const Status& status) {
@@ -120,14 +131,14 @@ class ShmReceiver final : public BucketReceiver {
 
 }  // namespace
 
-std::unique_ptr<BucketSender> MakeShmSender(const RouteHello& hello, FrameArena arena, MessageSocket socket,
-                                            Clock& clock) {
-  return std::make_unique<ShmSender>(hello, std::move(arena), std::move(socket), clock);
+std::unique_ptr<ShmSender> MakeShmSender(const RouteHello& hello, FrameArena arena, MessageSocket socket,
+                                         Clock& clock) {
+  return std::make_unique<Sender>(hello, std::move(arena), std::move(socket), clock);
 }
 
-std::unique_ptr<BucketReceiver> MakeShmReceiver(const RouteHello& hello, FrameArena arena, MessageSocket socket,
-                                                Clock& clock) {
-  return std::make_unique<ShmReceiver>(hello, std::move(arena), std::move(socket), clock);
+std::unique_ptr<ShmReceiver> MakeShmReceiver(const RouteHello& hello, FrameArena arena, MessageSocket socket,
+                                             Clock& clock) {
+  return std::make_unique<Receiver>(hello, std::move(arena), std::move(socket), clock);
 }
 
 }  // namespace bascule

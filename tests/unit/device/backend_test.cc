@@ -38,6 +38,15 @@ TEST(DeviceUuidTest, IsSpelledAsNvidiaSmiSpellsIt) {
       {0x89, 0x32, 0xf9, 0x37, 0xd7, 0x2c, 0x41, 0x06, 0xc1, 0x2f, 0x20, 0xbd, 0x9f, 0xae, 0xd9, 0xf6}};
 
   EXPECT_EQ(uuid.ToString(), "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6");
+  EXPECT_EQ(*ParseDeviceUuid(uuid.ToString()), uuid);
+}
+
+TEST(DeviceUuidTest, AnyOtherSpellingIsRefused) {
+  for (const std::string_view text :
+       {"", "GPU", "8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-8932f937d72c4106c12f20bd9faed9f6",
+        "GPU-8932F937-d72c-4106-c12f-20bd9faed9f6", "GPU-8932f937-d72c-4106-c12f-20bd9faed9"}) {
+    EXPECT_EQ(ParseDeviceUuid(text).status().reason(), "bad_device_uuid") << text;
+  }
 }
 
 }  // namespace
