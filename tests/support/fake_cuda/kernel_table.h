@@ -25,8 +25,9 @@ struct FakeKernel {
   // Of each parameter, in order: what the runtime copies at the launch.
   const std::size_t* argument_bytes = nullptr;
   std::size_t argument_count = 0;
-  // Runs every thread of the grid and returns when all are done.
-  void (*run)(const FakeLaunch& launch, void** arguments) = nullptr;
+  // Runs every thread of the grid and returns when all are done. `kernel` is this one.
+  void (*run)(const FakeKernel& kernel, const FakeLaunch& launch, void** arguments) = nullptr;
+  const void* own = nullptr;  // the library's
 };
 
 }  // namespace bascule

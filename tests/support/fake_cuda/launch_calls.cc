@@ -69,7 +69,7 @@ cudaError_t Launch(const void* stub, const FakeLaunch& shape, void** from, cudaS
   return EnqueueWork(stream, lost, [kernel, shape, arguments = Arguments(*kernel, from)]() mutable {
     std::vector<void*> addresses;
     for (std::vector<std::byte>& value : arguments.values) addresses.push_back(value.data());
-    kernel->run(shape, addresses.data());
+    kernel->run(*kernel, shape, addresses.data());
   });
 }
 

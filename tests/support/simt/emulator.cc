@@ -200,11 +200,11 @@ int Lane() { return static_cast<int>(current->thread() % kWarpThreads); }
 void BlockBarrier() { current->Barrier(); }
 const std::uint64_t* Gather(std::uint32_t mask, std::uint64_t value) { return current->Gather(mask, value); }
 
-bool RegisterKernel(std::string_view qualified_name, Entry entry) {
+bool RegisterKernel(std::string_view qualified_name, const Entry& entry) {
   return Kernels().emplace(qualified_name, entry).second;
 }
 
-Entry FindKernel(std::string_view mangled) {
+const Entry* FindKernel(std::string_view mangled) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> demangled(
       abi::__cxa_demangle(std::string(mangled).c_str(), nullptr, nullptr, &status), &std::free);
@@ -214,7 +214,7 @@ Entry FindKernel(std::string_view mangled) {
   if (const auto space = name.rfind(' '); space != name.npos)
     name.remove_prefix(space + 1);  // a template's return type
   const auto found = Kernels().find(name);
-  return found == Kernels().end() ? nullptr : found->second;
+  return found == Kernels().end() ? nullptr : &found->second;
 }
 
 }  // namespace bascule::simt

@@ -10,7 +10,9 @@
 // Thread-safety: thread-safe; one launch runs at a time, to its end, on the thread that makes it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace bascule::simt {
@@ -37,9 +39,12 @@ void BlockBarrier();
 const std::uint64_t* Gather(std::uint32_t mask, std::uint64_t value);
 
 // A kernel by name, for a runtime that is told names: `arguments` point to one value for each of its parameters.
-using Entry = void (*)(std::uint64_t blocks, unsigned threads, void** arguments);
+struct Entry {
+  void (*run)(std::uint64_t blocks, unsigned threads, void** arguments) = nullptr;
+  std::span<const std::size_t> argument_bytes;  // how large each is
+};
 // The kernel that a compiler calls `mangled`; null when none of that name is linked in.
-Entry FindKernel(std::string_view mangled);
-bool RegisterKernel(std::string_view qualified_name, Entry entry);
+const Entry* FindKernel(std::string_view mangled);
+bool RegisterKernel(std::string_view qualified_name, const Entry& entry);
 
 }  // namespace bascule::simt

@@ -1,23 +1,10 @@
 #include <gtest/gtest.h>
 
 #include "device/stream.h"
+#include "tests/support/waited_clock.h"
 
 namespace bascule {
 namespace {
-
-// Time passes only while somebody waits.
-class WaitedClock final : public Clock {
- public:
-  TimePoint Now() override { return now_; }
-  std::chrono::system_clock::time_point WallNow() override { return {}; }
-  bool WaitUntil(CondVar&, Mutex&, TimePoint until) override {
-    now_ = std::max(now_, until);
-    return false;
-  }
-
- private:
-  TimePoint now_ = TimePoint(std::chrono::hours(1));
-};
 
 class EventAfterQueries final : public DeviceEvent {
  public:

@@ -2,6 +2,8 @@
 // The stream is not looked at: a launch has run when it returns.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <tuple>
@@ -27,6 +29,7 @@ struct Caller;
 template <auto kKernel, typename... P>
 struct Caller<kKernel, void (*)(P...)> {
   using Arguments = std::tuple<P...>;
+  static constexpr std::array<std::size_t, sizeof...(P)> kArgumentBytes = {sizeof(P)...};
   static void Run(std::uint64_t blocks, unsigned threads, Arguments arguments) {
     RunGrid(
         blocks, threads, [](void* context) { std::apply(kKernel, *static_cast<const Arguments*>(context)); },
@@ -42,7 +45,9 @@ struct Caller<kKernel, void (*)(P...)> {
 
 // A kernel that any code launches is in the table before main() begins.
 template <auto kKernel>
-inline const bool registered = RegisterKernel(KernelName<kKernel>(), &Caller<kKernel, decltype(kKernel)>::RunPointers);
+inline const bool registered = RegisterKernel(KernelName<kKernel>(),
+                                              {.run = &Caller<kKernel, decltype(kKernel)>::RunPointers,
+                                               .argument_bytes = Caller<kKernel, decltype(kKernel)>::kArgumentBytes});
 
 }  // namespace simt
 
