@@ -24,7 +24,7 @@ namespace bascule {
 
 inline constexpr std::int64_t kKvGroup = 16;  // page sizes are multiples of it
 
-inline std::int64_t PaddedHead(std::int64_t head_size) { return (head_size + 15) / 16 * 16; }
+constexpr std::int64_t PaddedHead(std::int64_t head_size) { return (head_size + 15) / 16 * 16; }
 
 // Where the keys and values of one KV head of one layer lie.
 struct KvHeadView {

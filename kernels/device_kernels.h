@@ -5,8 +5,11 @@
 
 #include "base/status.h"
 #include "device/stream.h"
+#include "kernels/attention_device.h"
 #include "kernels/box_moves.h"
 #include "kernels/delta_device.h"
+#include "kernels/sample_device.h"
+#include "kernels/weight_view.h"
 
 namespace bascule {
 
@@ -29,6 +32,20 @@ struct DeviceKernels {
                                 float* scale_inv, std::int64_t* first_not_finite, StreamHandle stream);
   Status (*dequantize_fp8_blocks)(std::int64_t rows, std::int64_t columns, const std::byte* codes,
                                   const float* scale_inv, std::byte* bf16, StreamHandle stream);
+  // kernels/activations_device.h
+  Status (*rms_norm)(const float* x, std::int64_t rows, std::int64_t size, WeightView w, float eps, float* y,
+                     StreamHandle stream);
+  Status (*add)(WeightView x, std::int64_t x_stride, std::int64_t rows, std::int64_t size, float* y,
+                StreamHandle stream);
+  Status (*swiglu)(const float* gate, const float* up, std::int64_t count, float* y, StreamHandle stream);
+  Status (*rope)(float* x, std::int64_t rows, std::int64_t row_stride, std::int64_t heads, std::int64_t half,
+                 const float* cosines, const float* sines, StreamHandle stream);
+  // kernels/attention_device.h
+  Status (*store_kv)(const KvStore* stores, std::int64_t count, StreamHandle stream);
+  Status (*attention)(const AttentionProblem* problems, std::int64_t count, StreamHandle stream);
+  // kernels/sample_device.h
+  Status (*sample)(const SampleRow* rows, std::int64_t count, std::int64_t size, float* weights, double* sums,
+                   TokenLogprob* tokens, StreamHandle stream);
 };
 
 }  // namespace bascule

@@ -31,7 +31,7 @@ inline constexpr float kExpLowest = -87.0f;
 inline constexpr float kExpHighest = 88.0f;
 
 template <class V>
-inline V Exp(const V& x) {
+constexpr V Exp(const V& x) {
   constexpr float kLowBitsHoldInteger = 12582912.0f;  // 1.5 * 2^23
   const V bounded = Min(Max(x, V::Of(kExpLowest)), V::Of(kExpHighest));
   const V shifted = Fma(bounded, V::Of(1.44269504088896341f), V::Of(kLowBitsHoldInteger));

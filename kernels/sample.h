@@ -19,6 +19,8 @@ std::array<std::uint32_t, 4> Philox4x32(std::array<std::uint32_t, 4> counter, st
 // A number of [0, 1) with 53 random bits that depends on (seed, position, sample) only.
 double UniformAt(std::uint64_t seed, std::uint64_t position, std::uint32_t sample = 0);
 
+inline constexpr std::int64_t kCdfRun = 1024;
+
 struct TokenLogprob {
   std::int32_t id = 0;
   float logprob = 0;  // log softmax of the logits: untempered, nothing left out
@@ -44,9 +46,9 @@ struct SampleRule {
   std::int32_t given = -1;                    // a token: it is chosen, nothing is drawn
 };
 
-// At temperatures above 0 the token is the inverse of the cumulative distribution at `uniform`, summed in double in the
-// order of ids. No value when a logit is infinite or not a number. `scratch` is as long as `logits`, which are not
-// empty.
+// At temperatures above 0 the token is the inverse of the cumulative distribution at `uniform`, summed in double: the
+// weights of kCdfRun ids in order, and these sums in order. No value when a logit is infinite or not a number.
+// `scratch` is as long as `logits`, which are not empty.
 //
 // Numerics: the normaliser is summed in fp32 in 16 lanes and the tree of gemm.h; its order depends on the size only.
 std::optional<SampledToken> SampleOnHost(std::span<const float> logits, const SampleRule& rule, double uniform,

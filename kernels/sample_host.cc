@@ -15,18 +15,33 @@ constexpr std::array<std::uint32_t, 2> kPhiloxMultiplier = {0xD2511F53, 0xCD9E8D
 constexpr std::array<std::uint32_t, 2> kPhiloxWeyl = {0x9E3779B9, 0xBB67AE85};
 constexpr int kPhiloxRounds = 10;
 
+double Sum(std::span<const float> weights) {
+  double sum = 0;
+  for (const float weight : weights) sum += weight;
+  return sum;
+}
+
 // The first id at which the running sum of `weights` passes `uniform` times their total.
 std::size_t InverseCdf(std::span<const float> weights, double uniform) {
+  const auto run_of = [&](std::size_t first) {
+    return weights.subspan(first, std::min<std::size_t>(kCdfRun, weights.size() - first));
+  };
   double total = 0;
-  for (const float weight : weights) total += weight;
-  double sum = 0;
-  std::size_t last_possible = 0;
-  for (std::size_t id = 0; id < weights.size(); ++id) {
-    sum += weights[id];
-    if (sum > uniform * total) return id;
-    if (weights[id] > 0) last_possible = id;
+  for (std::size_t first = 0; first < weights.size(); first += kCdfRun) total += Sum(run_of(first));
+  double before = 0;
+  for (std::size_t first = 0; first < weights.size(); first += kCdfRun) {
+    const double run_sum = Sum(run_of(first));
+    if (before + run_sum > uniform * total) {
+      double sum = 0;
+      for (std::size_t id = first;; ++id) {
+        sum += weights[id];
+        if (before + sum > uniform * total) return id;
+      }
+    }
+    before += run_sum;
   }
-  return last_possible;
+  const auto last = std::find_if(weights.rbegin(), weights.rend(), [](float weight) { return weight > 0; });
+  return last == weights.rend() ? 0 : static_cast<std::size_t>(weights.rend() - last) - 1;
 }
 
 bool Contains(std::span<const std::int32_t> ids, std::size_t id) {

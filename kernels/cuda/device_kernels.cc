@@ -1,5 +1,6 @@
 #include "kernels/device_kernels.h"
 
+#include "kernels/activations_device.h"
 #include "kernels/cast_device.h"
 #include "kernels/digest_device.h"
 #include "kernels/pack_device.h"
@@ -17,6 +18,13 @@ extern "C" const bascule::DeviceKernels* bascule_cuda_kernels() {
       .cast_bf16_to_f32 = bascule::CastBf16ToF32OnDevice,
       .quantize_fp8_blocks = bascule::QuantizeFp8BlocksOnDevice,
       .dequantize_fp8_blocks = bascule::DequantizeFp8BlocksOnDevice,
+      .rms_norm = bascule::RmsNormOnDevice,
+      .add = bascule::AddOnDevice,
+      .swiglu = bascule::SwigluOnDevice,
+      .rope = bascule::RopeOnDevice,
+      .store_kv = bascule::StoreKvOnDevice,
+      .attention = bascule::AttentionOnDevice,
+      .sample = bascule::SampleOnDevice,
   };
   return &kernels;
 }
