@@ -41,7 +41,7 @@ class EmulatedDevice final : public TestDevice {
 
 }  // namespace
 
-TestDevice* OpenTestDevice(std::string&) {
+Result<TestDevice*> OpenTestDevice() {
   static EmulatedDevice device;
   return &device;
 }

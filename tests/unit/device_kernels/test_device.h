@@ -10,7 +10,6 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "kernels/device_kernels.h"
@@ -37,15 +36,18 @@ class TestDevice {
   virtual void SetSeed(std::uint64_t) {}
 };
 
-// Null where there is none, and why.
-TestDevice* OpenTestDevice(std::string& why);
+// The one device of this program; lives until it ends.
+//
+// Unavailable "no_cuda_device"  this machine has none
+Result<TestDevice*> OpenTestDevice();
 
 class DeviceKernelTest : public testing::Test {
  protected:
   void SetUp() override {
-    std::string why;
-    device_ = OpenTestDevice(why);
-    if (device_ == nullptr) GTEST_SKIP() << why;
+    const Result<TestDevice*> device = OpenTestDevice();
+    if (device.status().reason() == "no_cuda_device") GTEST_SKIP() << device.status().ToString();
+    ASSERT_TRUE(device.ok()) << device.status().ToString();
+    device_ = *device;
   }
 
   const DeviceKernels& kernels() { return device_->kernels(); }
