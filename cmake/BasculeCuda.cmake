@@ -61,7 +61,7 @@ function(bascule_cuda_module)
   target_compile_options(bascule_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${bascule_cuda_flags}>)
   target_link_libraries(bascule_cuda PRIVATE ${links} CUDA::cudart bascule_flags)
   set_target_properties(bascule_cuda PROPERTIES
-    CUDA_RUNTIME_LIBRARY Shared CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+    CUDA_RUNTIME_LIBRARY Shared LINKER_LANGUAGE CXX CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${CMAKE_INSTALL_LIBDIR}
     INSTALL_RPATH ${CUDAToolkit_LIBRARY_DIR} BUILD_WITH_INSTALL_RPATH ON)
   target_link_options(bascule_cuda PRIVATE
