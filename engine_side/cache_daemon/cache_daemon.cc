@@ -24,6 +24,10 @@ class Daemon final : public CacheDaemon {
     CacheSocketOptions socket{
         .path = options_.socket, .instance = instance_, .phase = [this] { return phase(); }, .clock = options_.clock};
     ASSIGN_OR_RETURN(socket_, CacheSocket::Create(std::move(socket), store_));
+    if (!GivesHugePages()) {
+      LogWarn("small_pages", "what=\"engines read mapped weights slowly\" try=\"echo advise > {}\"",
+              "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    }
     keeper_ = Worker("cache_keeper", [this](const std::stop_token& stop) { Keep(stop); });
     return OkStatus();
   }

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "bridge/transport/frame_arena.h"
@@ -31,10 +33,11 @@ class Mapping {
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
-  // In place of what was mapped before, at the same address. The pages are there: this meets no page fault later.
-  bool Map(int fd, int protection) {
+  // In place of what was mapped before, at the same address. Pages that are there meet no fault later.
+  enum class Pages { kThere, kToCome };
+  bool Map(int fd, int protection, Pages pages = Pages::kThere) {
     if (size_ == 0) return true;
-    const int flags = MAP_SHARED | MAP_POPULATE | (data_ != nullptr ? MAP_FIXED : 0);
+    const int flags = MAP_SHARED | (pages == Pages::kThere ? MAP_POPULATE : 0) | (data_ != nullptr ? MAP_FIXED : 0);
     void* const address = mmap(data_, size_, protection, flags, fd, 0);
     if (address == MAP_FAILED) return false;
     data_ = static_cast<std::byte*>(address);
@@ -58,11 +61,11 @@ class FreezableBuffer final : public DeviceBuffer {
     if (const Status room = FrameArena::CheckAvailable(size); !room.ok()) {
       return Status::ResourceExhausted("device_memory", fmt::format("device=host shared {}", room.message()));
     }
-    int reserved = 0;
-    while (size > 0 && (reserved = fallocate(fd_.get(), 0, 0, size)) != 0 && errno == EINTR) continue;
-    if (reserved != 0) return NoMemory(bytes().size(), "reserving");
-    if (!mapping_.Map(fd_.get(), PROT_READ | PROT_WRITE)) return NoMemory(bytes().size(), "mapping");
-    return OkStatus();
+    if (ftruncate(fd_.get(), size) != 0) return NoMemory(bytes().size(), "sizing");
+    if (!mapping_.Map(fd_.get(), PROT_READ | PROT_WRITE, Mapping::Pages::kToCome)) {
+      return NoMemory(bytes().size(), "mapping");
+    }
+    return Reserve() ? OkStatus() : NoMemory(bytes().size(), "reserving");
   }
 
   std::span<std::byte> bytes() override { return mapping_.bytes(); }
@@ -85,6 +88,20 @@ class FreezableBuffer final : public DeviceBuffer {
   }
 
  private:
+  // Gives every page its memory now; huge ones where the kernel has been told to give them to shared memory.
+  bool Reserve() {
+    const std::span<std::byte> all = bytes();
+    if (all.empty()) return true;
+    static_cast<void>(madvise(all.data(), all.size(), MADV_HUGEPAGE));  // only a hint
+    int failed = -1;
+#ifdef MADV_POPULATE_WRITE
+    while ((failed = madvise(all.data(), all.size(), MADV_POPULATE_WRITE)) != 0 && errno == EINTR) continue;
+    if (failed == 0 || errno != EINVAL) return failed == 0;  // EINVAL: a kernel before 5.14
+#endif
+    while ((failed = fallocate(fd_.get(), 0, 0, std::ssize(all))) != 0 && errno == EINTR) continue;
+    return failed == 0;
+  }
+
   Mapping mapping_;
   UniqueFd fd_;
   bool writable_ = true;
@@ -149,6 +166,13 @@ Result<std::string> ReadFrozenText(const UniqueFd& fd, std::int64_t bytes) {
   ASSIGN_OR_RETURN(const auto buffer, MapFrozen(fd, bytes));
   const std::span<const std::byte> text = std::as_const(*buffer).bytes();
   return std::string(reinterpret_cast<const char*>(text.data()), text.size());
+}
+
+bool GivesHugePages() {
+  std::ifstream setting("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  const std::string text(std::istreambuf_iterator<char>(setting), {});
+  return text.find('[') != std::string::npos && text.find("[never]") == std::string::npos &&
+         text.find("[deny]") == std::string::npos;
 }
 
 Result<UniqueFd> DuplicateOf(int fd) {

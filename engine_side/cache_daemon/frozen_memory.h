@@ -22,6 +22,10 @@ namespace bascule {
 // Lives for the whole program.
 DeviceMemory& FreezableMemory();
 
+// Has the kernel been told to give huge pages to shared memory? Without them mapping and reading take several times as
+// long.
+bool GivesHugePages();
+
 // Maps a peer's frozen memory, read-only, after it has been looked at.
 //
 // InvalidArgument "bad_object"  its seals or its size are not as they should be; ResourceExhausted "device_memory"

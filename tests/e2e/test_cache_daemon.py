@@ -2,9 +2,10 @@
 
 import os
 import pathlib
+import time
 import unittest
 
-from bascule_program import EndToEndTest, checkpoint, run
+from bascule_program import PATIENCE_S, EndToEndTest, checkpoint, run
 
 PROMPT = [1, 2, 3]
 
@@ -34,7 +35,8 @@ class CacheDaemonTest(EndToEndTest):
 
     def until_cache(self, daemon, wanted):
         """Asks until what the daemon says of its cache is so: an engine that comes or goes is no change of a version."""
-        for _ in range(200):
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
             cache = self.status(daemon)["cache"]
             if wanted(cache):
                 return cache
