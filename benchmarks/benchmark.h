@@ -33,6 +33,8 @@ struct BenchmarkScale {
   std::int64_t model_bytes = 1'200'000'000;
   int flips = 60;  // of each row that times flips
   int rounds = 9;
+  // An empty folder for files, on a disk; whoever runs the benchmark removes it. RunBenchmarks makes one for each.
+  std::string scratch = {};
 };
 
 struct Benchmark {
@@ -49,6 +51,7 @@ std::span<const Benchmark> AllBenchmarks();
 // it is there. No thread of this process works meanwhile: see peer_process.h.
 //
 // NotFound "no_such_benchmark"  with the names there are
+// PermissionDenied "directory_not_writable"  /var/tmp
 // Cancelled "cancelled"         `stop`
 Status RunBenchmarks(std::string_view name, const BenchmarkScale& scale,
                      const std::function<void(const BenchmarkRow&)>& on_row, std::stop_token stop = {});

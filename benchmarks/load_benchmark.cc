@@ -1,15 +1,6 @@
 // A checkpoint from disk into an engine's slot, along the way that every version takes: plan, staging, verify, flip;
 // and the start of an engine whose host has a cache daemon.
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <new>
-
-#include "base/worker.h"
+#include "benchmarks/bench_checkpoint.h"
 #include "benchmarks/bench_model.h"
 #include "benchmarks/load_benchmarks.h"
 #include "benchmarks/measure.h"
@@ -28,87 +19,7 @@
 namespace bascule {
 namespace {
 
-constexpr std::int64_t kRequestBytes = 4 << 20;
-constexpr int kDirectRequests = 4;
 constexpr Duration kLoadDeadline = std::chrono::minutes(2);
-
-// A model's checkpoint in a folder of its own, on a disk rather than in memory where there is one.
-class BenchCheckpoint {
- public:
-  static Result<std::unique_ptr<BenchCheckpoint>> Write(const ModelConfig& config) {
-    std::unique_ptr<BenchCheckpoint> checkpoint(new BenchCheckpoint());
-    if (mkdtemp(checkpoint->directory_.data()) == nullptr) {
-      return Status::PermissionDenied("directory_not_writable", checkpoint->directory_);
-    }
-    const std::vector<TensorSpec> tensors = LogicalTensors(config, DType::kBf16);
-    ASSIGN_OR_RETURN(const auto weights, RandomBf16Weights(tensors));
-    std::vector<std::span<const std::byte>> data;
-    std::size_t at = 0;
-    for (const TensorSpec& tensor : tensors) {
-      data.push_back(weights->bytes().subspan(at, static_cast<std::size_t>(tensor.Bytes())));
-      at += data.back().size();
-    }
-    RETURN_IF_ERROR(WriteSafetensors(checkpoint->path(), tensors, data, {}));
-    checkpoint->bytes_ = at;
-    return checkpoint;
-  }
-
-  ~BenchCheckpoint() {
-    std::error_code ignored;
-    std::filesystem::remove_all(directory_, ignored);
-  }
-
-  std::string path() const { return directory_ + "/model.safetensors"; }
-  const std::string& directory() const { return directory_; }
-  std::size_t bytes() const { return bytes_; }
-
-  void DropFromCache() const {
-    const int fd = open(path().c_str(), O_RDONLY | O_CLOEXEC);
-    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    close(fd);
-  }
-
-  // All of it, with nothing done to what is read: past the page cache, or from it into `target`.
-  Status ReadDirect() const;
-  Status ReadCached(std::span<std::byte> target) const;
-
- private:
-  BenchCheckpoint() = default;
-  std::string directory_ = "/var/tmp/bascule-bench-XXXXXX";
-  std::size_t bytes_ = 0;
-};
-
-Status BenchCheckpoint::ReadDirect() const {
-  const int fd = open(path().c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
-  if (fd < 0) return Status::FailedPrecondition("direct_unsupported", path());
-  std::atomic<std::int64_t> next = 0;
-  {
-    std::vector<Worker> workers;
-    for (int i = 0; i < kDirectRequests; ++i) {
-      workers.emplace_back("direct", [&](std::stop_token) {
-        constexpr std::align_val_t kAlignment{4096};
-        void* block = ::operator new(kRequestBytes, kAlignment);
-        while (pread(fd, block, kRequestBytes, next.fetch_add(kRequestBytes)) > 0) continue;
-        ::operator delete(block, kAlignment);
-      });
-    }
-  }
-  close(fd);
-  return OkStatus();
-}
-
-Status BenchCheckpoint::ReadCached(std::span<std::byte> target) const {
-  const int fd = open(path().c_str(), O_RDONLY | O_CLOEXEC);
-  std::int64_t at = 0;
-  while (!target.empty()) {
-    const ssize_t got = pread(fd, target.data(), std::min<std::size_t>(target.size(), kRequestBytes), at);
-    if (got <= 0) break;
-    at += got;
-    target = target.subspan(static_cast<std::size_t>(got));
-  }
-  close(fd);
-  return target.empty() ? OkStatus() : Status::Unavailable("read_failed", path());
-}
 
 // An engine's memory and receiver, and nothing that decodes.
 class LoadEngine {
@@ -208,8 +119,9 @@ struct HoldingDaemon {
   std::string socket;
 };
 
-Result<HoldingDaemon> StartDaemon(const ModelConfig& config, const BenchCheckpoint& checkpoint) {
-  HoldingDaemon started{.holder = nullptr, .daemon = nullptr, .socket = checkpoint.directory() + "/cache.sock"};
+Result<HoldingDaemon> StartDaemon(const ModelConfig& config, const BenchCheckpoint& checkpoint,
+                                  const std::string& scratch) {
+  HoldingDaemon started{.holder = nullptr, .daemon = nullptr, .socket = scratch + "/cache.sock"};
   ASSIGN_OR_RETURN(started.holder, LoadEngine::Create(config, {.from = &FreezableMemory(), .when_reserved = true}));
   RETURN_IF_ERROR(started.holder->Load(checkpoint.path(), ReadStrategy::kRead).status());
   CacheDaemonOptions options{.socket = started.socket};
@@ -241,17 +153,17 @@ double Megabytes(double bytes) { return bytes / 1e6; }
 
 Result<std::vector<BenchmarkRow>> RunColdLoadBenchmark(const BenchmarkScale& scale) {
   const ModelConfig config = ModelOfAbout(scale.model_bytes);
-  ASSIGN_OR_RETURN(const auto checkpoint, BenchCheckpoint::Write(config));
+  ASSIGN_OR_RETURN(const auto checkpoint, BenchCheckpoint::Write(config, scale.scratch));
   ASSIGN_OR_RETURN(const auto engine, LoadEngine::Create(config));
   const Measured contenders[] = {
       [&] {
-        checkpoint->DropFromCache();
-        return engine->Load(checkpoint->path(), ReadStrategy::kDirect);
+        checkpoint.DropFromCache();
+        return engine->Load(checkpoint.path(), ReadStrategy::kDirect);
       },
       [&]() -> Result<double> {
-        checkpoint->DropFromCache();
+        checkpoint.DropFromCache();
         Status status;
-        const double seconds = SecondsOf([&] { status = checkpoint->ReadDirect(); });
+        const double seconds = SecondsOf([&] { status = checkpoint.ReadDirect(); });
         RETURN_IF_ERROR(status);
         return seconds;
       },
@@ -259,32 +171,32 @@ Result<std::vector<BenchmarkRow>> RunColdLoadBenchmark(const BenchmarkScale& sca
 
   ASSIGN_OR_RETURN(const std::vector<double> seconds, MedianSeconds(contenders, scale.rounds));
 
-  return std::vector<BenchmarkRow>{{"cold_load", GigabytesPerSecond(checkpoint->bytes(), seconds[0]), "GB/s",
-                                    GigabytesPerSecond(checkpoint->bytes(), seconds[1]),
+  return std::vector<BenchmarkRow>{{"cold_load", GigabytesPerSecond(checkpoint.bytes(), seconds[0]), "GB/s",
+                                    GigabytesPerSecond(checkpoint.bytes(), seconds[1]),
                                     "O_DIRECT read of the same file, 4 requests in flight"}};
 }
 
 Result<std::vector<BenchmarkRow>> RunWarmLoadBenchmark(const BenchmarkScale& scale) {
   const ModelConfig config = ModelOfAbout(scale.model_bytes);
-  ASSIGN_OR_RETURN(const auto checkpoint, BenchCheckpoint::Write(config));
-  ASSIGN_OR_RETURN(const auto target, NoiseBuffer(checkpoint->bytes()));
+  ASSIGN_OR_RETURN(const auto checkpoint, BenchCheckpoint::Write(config, scale.scratch));
+  ASSIGN_OR_RETURN(const auto target, NoiseBuffer(checkpoint.bytes()));
   ASSIGN_OR_RETURN(const auto engine, LoadEngine::Create(config));
   const Measured contenders[] = {
-      [&] { return engine->Load(checkpoint->path(), ReadStrategy::kRead); },
-      [&] { return engine->Load(checkpoint->path(), ReadStrategy::kMmap); },
+      [&] { return engine->Load(checkpoint.path(), ReadStrategy::kRead); },
+      [&] { return engine->Load(checkpoint.path(), ReadStrategy::kMmap); },
       [&]() -> Result<double> {
         Status status;
-        const double seconds = SecondsOf([&] { status = checkpoint->ReadCached(target->bytes()); });
+        const double seconds = SecondsOf([&] { status = checkpoint.ReadCached(target->bytes()); });
         RETURN_IF_ERROR(status);
         return seconds;
       },
   };
 
   ASSIGN_OR_RETURN(const std::vector<double> seconds, MedianSeconds(contenders, scale.rounds));
-  ASSIGN_OR_RETURN(const double extra, ExtraMemory(*engine, checkpoint->path()));
-  ASSIGN_OR_RETURN(const double read_by_eight, BytesReadByEightRanks(config, checkpoint->path()));
+  ASSIGN_OR_RETURN(const double extra, ExtraMemory(*engine, checkpoint.path()));
+  ASSIGN_OR_RETURN(const double read_by_eight, BytesReadByEightRanks(config, checkpoint.path()));
 
-  const std::size_t bytes = checkpoint->bytes();
+  const std::size_t bytes = checkpoint.bytes();
   const double limit = GigabytesPerSecond(bytes, seconds[2]);
   constexpr const char* kLimit = "pread from the page cache into prefaulted memory, one thread";
   return std::vector<BenchmarkRow>{
@@ -299,13 +211,13 @@ Result<std::vector<BenchmarkRow>> RunWarmLoadBenchmark(const BenchmarkScale& sca
 
 Result<std::vector<BenchmarkRow>> RunDaemonStartBenchmark(const BenchmarkScale& scale) {
   const ModelConfig config = ModelOfAbout(scale.model_bytes);
-  ASSIGN_OR_RETURN(const auto checkpoint, BenchCheckpoint::Write(config));
-  ASSIGN_OR_RETURN(const HoldingDaemon cache, StartDaemon(config, *checkpoint));
+  ASSIGN_OR_RETURN(const auto checkpoint, BenchCheckpoint::Write(config, scale.scratch));
+  ASSIGN_OR_RETURN(const HoldingDaemon cache, StartDaemon(config, checkpoint, scale.scratch));
   const WeightLease held = cache.holder->receiver().AcquireLive();
   ASSIGN_OR_RETURN(const UniqueFd object, DuplicateOf(held.shared_fd(0)));
   const std::int64_t bytes = WeightSlots::RankBytes(cache.holder->receiver().layout().ranks[0]);
   const Measured contenders[] = {
-      [&] { return StartFromDisk(config, checkpoint->path()); },
+      [&] { return StartFromDisk(config, checkpoint.path()); },
       [&] { return StartFromDaemon(config, cache.socket, /*check=*/true); },
       [&] { return StartFromDaemon(config, cache.socket, /*check=*/false); },
       [&]() -> Result<double> {

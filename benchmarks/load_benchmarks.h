@@ -1,4 +1,4 @@
-// The benchmarks of loading a checkpoint from disk, as the registry lists them.
+// The benchmarks of checkpoints on disk, as the registry lists them.
 #pragma once
 
 #include <vector>
@@ -11,5 +11,6 @@ namespace bascule {
 Result<std::vector<BenchmarkRow>> RunColdLoadBenchmark(const BenchmarkScale& scale);
 Result<std::vector<BenchmarkRow>> RunWarmLoadBenchmark(const BenchmarkScale& scale);
 Result<std::vector<BenchmarkRow>> RunDaemonStartBenchmark(const BenchmarkScale& scale);
+Result<std::vector<BenchmarkRow>> RunFilesBenchmark(const BenchmarkScale& scale);
 
 }  // namespace bascule

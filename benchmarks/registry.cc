@@ -1,7 +1,11 @@
 #include <fmt/format.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
 
 #include "benchmarks/benchmark.h"
 #include "benchmarks/decode_benchmarks.h"
@@ -27,6 +31,7 @@ constexpr Benchmark kBenchmarks[] = {
     {"warm_load", "the same from the page cache; its memory, and what 8 ranks read", RunWarmLoadBenchmark},
     {"daemon_start", "an engine's start from its host's cache daemon, and from files in the page cache",
      RunDaemonStartBenchmark},
+    {"files", "a checkpoint on disk digested, and cut for two ranks", RunFilesBenchmark},
     {"sync_shm", "a publish over shared memory to an engine process, until it is verified", RunSyncShmBenchmark},
     {"sync_grpc", "the same over gRPC", RunSyncGrpcBenchmark},
     {"reshard_shm", "a publish of four trainer processes to two engine ranks, beside the first",
@@ -47,9 +52,32 @@ constexpr Benchmark kBenchmarks[] = {
 
 constexpr Duration kPatience = std::chrono::minutes(30);  // of one benchmark
 
+// Files of a benchmark go with it, also when its process is killed: they are as large as a model.
+class ScratchFolder {
+ public:
+  static Result<std::unique_ptr<ScratchFolder>> Make() {
+    std::string path = fmt::format("/var/tmp/bascule-bench-{}-XXXXXX", getpid());
+    if (mkdtemp(path.data()) == nullptr) return Status::PermissionDenied("directory_not_writable", path);
+    return std::unique_ptr<ScratchFolder>(new ScratchFolder(path));
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit ScratchFolder(std::string path) : path_(std::move(path)) {}
+  const std::string path_;
+};
+
 // In a process of its own: with memory that no other benchmark has used, and no thread that one has left behind.
-Status RunApart(const Benchmark& benchmark, const BenchmarkScale& scale, std::stop_token stop,
+Status RunApart(const Benchmark& benchmark, BenchmarkScale scale, std::stop_token stop,
                 const std::function<void(const BenchmarkRow&)>& on_row) {
+  ASSIGN_OR_RETURN(const auto scratch, ScratchFolder::Make());
+  scale.scratch = scratch->path();
   ASSIGN_OR_RETURN(const auto process, PeerProcess::Start([&](PeerLink& link) -> Status {
                      prctl(PR_SET_PDEATHSIG, SIGKILL);  // it measures for nobody else
                      ASSIGN_OR_RETURN(const std::vector<BenchmarkRow> rows, benchmark.run(scale));

@@ -1,12 +1,16 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <filesystem>
 #include <numeric>
 #include <set>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "benchmarks/bench_model.h"
@@ -19,7 +23,7 @@
 namespace bascule {
 namespace {
 
-constexpr BenchmarkScale kSmall{.bytes = std::size_t{8} << 20, .model_bytes = 2'000'000, .flips = 3, .rounds = 1};
+const BenchmarkScale kSmall{.bytes = std::size_t{8} << 20, .model_bytes = 2'000'000, .flips = 3, .rounds = 1};
 
 Deadline Soon() { return Deadline::After(Clock::Real(), std::chrono::seconds(30)); }
 
@@ -123,6 +127,48 @@ TEST(BenchmarksTest, AStartFromTheDaemonIsATimeBesideOnesThatCannotBeBeaten) {
     EXPECT_GT(row.value, 0.0);
     EXPECT_GT(row.limit, 0.0);
   }
+}
+
+// Folders that this process's benchmarks have now.
+std::vector<std::filesystem::path> ScratchFolders() {
+  std::vector<std::filesystem::path> folders;
+  for (const auto& entry : std::filesystem::directory_iterator("/var/tmp")) {
+    if (entry.path().filename().string().starts_with("bascule-bench-" + std::to_string(getpid()) + "-")) {
+      folders.push_back(entry.path());
+    }
+  }
+  return folders;
+}
+
+TEST(BenchmarksTest, DigestsAndShardsOfFilesStandBesideTheirReadAndTheirCopy) {
+  const std::vector<BenchmarkRow> rows = RowsOf("files");
+
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0].name, "files_digest");
+  EXPECT_EQ(rows[1].name, "files_digest_artifact");
+  EXPECT_EQ(rows[2].name, "files_shard_tp2");
+  for (const BenchmarkRow& row : rows) {
+    EXPECT_EQ(row.unit, "GB/s");
+    EXPECT_GT(row.value, 0.0) << row.name;
+    EXPECT_GT(row.limit, 0.0) << row.name;
+  }
+}
+
+TEST(BenchmarksTest, ABenchmarkThatIsStoppedLeavesNoFiles) {
+  const BenchmarkScale kUntilStopped{.model_bytes = 2'000'000, .rounds = 1'000'000};
+  std::stop_source stop;
+  std::jthread stopper([&] {
+    while (ScratchFolders().empty() || !std::filesystem::exists(ScratchFolders().front() / "model.safetensors"))
+      continue;
+    stop.request_stop();
+  });
+
+  const Status status = RunBenchmarks(
+      "warm_load", kUntilStopped, [](const BenchmarkRow&) {}, stop.get_token());
+
+  EXPECT_EQ(status.code(), StatusCode::kCancelled);
+  stopper.join();
+  EXPECT_TRUE(ScratchFolders().empty());
 }
 
 TEST(BenchmarksTest, ASyncOverSharedMemoryIsATimeBesideMemcpy) {
