@@ -130,8 +130,8 @@ class Running:
 class Engine(Running):
     """`bascule engine` on a free port, ready."""
 
-    def __init__(self, checkpoint, *arguments, env=None, listen="127.0.0.1:0"):
-        super().__init__("engine", checkpoint, "--listen", listen, *arguments, env=env)
+    def __init__(self, checkpoint, *arguments, env=None, listen="127.0.0.1:0", before=None):
+        super().__init__("engine", checkpoint, "--listen", listen, *arguments, env=env, before=before)
         self.address = self.until(lambda event: event.get("event") == "listening")["address"]
         self.ready = self.until(lambda event: event.get("event") == "ready")
 
