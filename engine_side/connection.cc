@@ -212,8 +212,13 @@ Status Connection::OpenRoutes(TransportKind kind) {
   BucketSink& sink = *this;
   for (const Route route : plan_->plan.routes) {
     const int index = static_cast<int>(routes_.size());
-    routes_.push_back(
-        std::make_unique<RouteReader>(*listener_, id_, index, route, sink, parts_.clock, parts_.options.staging));
+    auto reader = RouteReader::Start(*listener_, id_, index, route, sink, parts_.clock, parts_.options.staging);
+    if (!reader.ok()) {
+      MutexLock lock(mu_);
+      route_lost_ = reader.status();  // a later offer needs a connection with all of its routes
+      return reader.status();
+    }
+    routes_.push_back(*std::move(reader));
   }
   return OkStatus();
 }

@@ -1,6 +1,7 @@
 #include "engine_side/receive_session.h"
 
 #include "base/log.h"
+#include "base/start_worker.h"
 #include "engine_side/live_digest.h"
 #include "kernels/pack.h"
 
@@ -50,16 +51,24 @@ bool ReceiveSession::AwaitOver(Deadline deadline) {
 }
 
 void ReceiveSession::Begin(std::optional<LentMemory> lent) {
-  MutexLock lock(mu_);
-  if (state_ != SessionState::kOffered) return;  // a newer session was quicker
-  parts_.board.SessionOpened(SessionProgress{.state = state_,
-                                             .session = terms_.offer.session,
-                                             .version = version_,
-                                             .received_bytes = 0,
-                                             .total_bytes = terms_.plan->plan.payload_bytes});
-  ++working_;
-  lent_ = std::move(lent);
-  preparer_ = Worker("session", [this](std::stop_token stop) { Prepare(stop); });
+  Status started;
+  {
+    MutexLock lock(mu_);
+    if (state_ != SessionState::kOffered) return;  // a newer session was quicker
+    parts_.board.SessionOpened(SessionProgress{.state = state_,
+                                               .session = terms_.offer.session,
+                                               .version = version_,
+                                               .received_bytes = 0,
+                                               .total_bytes = terms_.plan->plan.payload_bytes});
+    lent_ = std::move(lent);
+    auto preparer = StartWorker("session", [this](std::stop_token stop) { Prepare(stop); });
+    started = preparer.status();
+    if (preparer.ok()) {
+      ++working_;
+      preparer_ = *std::move(preparer);
+    }
+  }
+  if (!started.ok()) End(EventOf(started), started);
 }
 
 void ReceiveSession::Prepare(std::stop_token stop) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/start_worker.h"
 #include "base/thread_priority.h"
 
 namespace bascule {
@@ -13,20 +14,29 @@ constexpr Duration kIdleWait = std::chrono::hours(1);
 }  // namespace
 
 RouteReader::RouteReader(TransportListener& listener, std::uint64_t connection, int index, Route route,
-                         BucketSink& sink, Clock& clock, const StagingThreads& manners)
+                         BucketSink& sink, Clock& clock, StagingThrottle* throttle)
     : listener_(listener),
       connection_(connection),
       index_(index),
       route_(route),
       sink_(sink),
       clock_(clock),
-      throttle_(manners.throttle),
-      thread_(fmt::format("route{}-{}", route.sender_rank, route.engine_rank),
-              [this, nice = manners.nice, cores = manners.cores](std::stop_token stop) {
-                GiveWay(nice);
-                PinToCores(cores);
-                Run(stop);
-              }) {}
+      throttle_(throttle) {}
+
+Result<std::unique_ptr<RouteReader>> RouteReader::Start(TransportListener& listener, std::uint64_t connection,
+                                                        int index, Route route, BucketSink& sink, Clock& clock,
+                                                        const StagingThreads& manners) {
+  auto reader =
+      std::unique_ptr<RouteReader>(new RouteReader(listener, connection, index, route, sink, clock, manners.throttle));
+  ASSIGN_OR_RETURN(reader->thread_,
+                   StartWorker(fmt::format("route{}-{}", route.sender_rank, route.engine_rank),
+                               [self = reader.get(), nice = manners.nice, cores = manners.cores](std::stop_token stop) {
+                                 GiveWay(nice);
+                                 PinToCores(cores);
+                                 self->Run(std::move(stop));
+                               }));
+  return reader;
+}
 
 void RouteReader::Run(std::stop_token stop) {
   const Status why = ReadUntilLost(stop);

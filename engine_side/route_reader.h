@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <stop_token>
 
 #include "base/clock.h"
@@ -27,12 +28,17 @@ class BucketSink {
 class RouteReader {
  public:
   // Everything is borrowed. `index` is the route's in the plan.
-  RouteReader(TransportListener& listener, std::uint64_t connection, int index, Route route, BucketSink& sink,
-              Clock& clock, const StagingThreads& manners);
+  //
+  // ResourceExhausted "thread_limit"
+  static Result<std::unique_ptr<RouteReader>> Start(TransportListener& listener, std::uint64_t connection, int index,
+                                                    Route route, BucketSink& sink, Clock& clock,
+                                                    const StagingThreads& manners);
   // Also wakes a reader whose sender has called; one that still waits for that ends with TransportListener::Forget.
   void RequestStop() { thread_.RequestStop(); }
 
  private:
+  RouteReader(TransportListener& listener, std::uint64_t connection, int index, Route route, BucketSink& sink,
+              Clock& clock, StagingThrottle* throttle);
   void Run(std::stop_token stop);
   Status ReadUntilLost(std::stop_token stop);
   Status TakeFrame(BucketReceiver& receiver, const ReceivedFrame& frame, std::stop_token stop);

@@ -5,12 +5,17 @@
 #include <string_view>
 #include <vector>
 
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "tools/command.h"
 #include "tools/config_file.h"
+#include "tools/last_words.h"
 
 namespace bascule {
 namespace {
+
+// With fewer, a command would fail half-way, and each of its parts in another way.
+constexpr int kDescriptorsWanted = 32;
 
 struct CommonOptions {
   bool json = false;
@@ -96,10 +101,13 @@ int Main(int argc, char** argv) {
     return Finish(out, UsageOutcome(app, error));
   }
   out.set_json(options.json);
+  SpeakLastWords(options.json);
+  RaiseDescriptorLimit();
   SetLogLevel(*ParseLogLevel(options.log_level));
   SetLogJson(options.log_json);
   const auto chosen = std::find_if(commands.begin(), commands.end(), [](const Command& c) { return c.app->parsed(); });
   Program program{out, interrupt};
+  if (const Status room = CheckDescriptors(kDescriptorsWanted); !room.ok()) return Finish(out, room);
   return Finish(out, Explained(chosen->run(program), interrupt));
 }
 

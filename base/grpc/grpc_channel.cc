@@ -7,6 +7,7 @@
 #include "base/grpc/connect_diagnosis_internal.h"
 #include "base/grpc/grpc_credentials_internal.h"
 #include "base/grpc/grpc_log_internal.h"
+#include "base/grpc/grpc_needs_internal.h"
 #include "base/net_address.h"
 
 namespace bascule {
@@ -18,6 +19,7 @@ std::chrono::system_clock::time_point GrpcDeadline(Deadline deadline, Clock& clo
 
 Result<std::shared_ptr<grpc::Channel>> MakeGrpcChannel(const std::string& address, const ClientSecurity& security) {
   ASSIGN_OR_RETURN(const NetAddress parsed, NetAddress::Parse(address));
+  RETURN_IF_ERROR(CheckGrpcNeeds());  // before credentials: those already start gRPC
   ASSIGN_OR_RETURN(const auto credentials, ChannelCredentialsFor(parsed, security));
   RouteGrpcLog();
   grpc::ChannelArguments arguments;

@@ -17,8 +17,6 @@ class Service;
 
 namespace bascule {
 
-class UnixListener;
-
 // Thread-safety: thread-safe, but for Stop, which is its owner's.
 class GrpcServer {
  public:
@@ -28,7 +26,9 @@ class GrpcServer {
   // hosts can reach is logged as a warning where neither TLS of both sides nor tokens keep them out.
   //
   // InvalidArgument "bad_address"; FailedPrecondition "address_in_use"; Unavailable "cannot_listen"
-  // InvalidArgument "token_in_the_clear"  tokens, no TLS, and an address that other hosts can reach
+  // ResourceExhausted "descriptors" | "thread_limit"  for gRPC itself; a server that runs and has no descriptor left
+  // for a caller lets it wait InvalidArgument "token_in_the_clear"  tokens, no TLS, and an address that other hosts can
+  // reach
   static Result<std::unique_ptr<GrpcServer>> Start(const std::string& address,
                                                    const std::vector<grpc::Service*>& services,
                                                    const ServerSecurity& security = {});
@@ -42,10 +42,11 @@ class GrpcServer {
   void Stop(Duration grace);
 
  private:
-  GrpcServer(std::unique_ptr<grpc::Server> server, std::unique_ptr<UnixListener> listener, std::string address);
+  struct Listener;
+  GrpcServer(std::unique_ptr<grpc::Server> server, std::unique_ptr<Listener> listener, std::string address);
 
   const std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<UnixListener> listener_;  // of a Unix socket, until Stop
+  std::unique_ptr<Listener> listener_;  // until Stop
   const std::string address_;
 };
 

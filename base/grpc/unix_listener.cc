@@ -1,5 +1,3 @@
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -15,8 +13,6 @@ namespace bascule {
 namespace {
 
 constexpr int kBacklog = 128;
-// While the process has no descriptor left, the caller that wants one keeps the socket readable.
-constexpr int kWithoutDescriptorMs = 100;
 
 sockaddr_un NameOf(const std::string& path) {
   sockaddr_un name{};
@@ -70,58 +66,26 @@ bool MayCall(int fd) {
 
 Result<std::unique_ptr<UnixListener>> UnixListener::Open(const NetAddress& address) {
   RETURN_IF_ERROR(RemoveDeadSocket(address));
-  const int stop = eventfd(0, EFD_CLOEXEC);
   const int listening = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  Status bound = stop < 0 || listening < 0 ? CannotListen(address, errno) : BindPrivately(listening, address);
+  if (listening < 0) return CannotListen(address, errno);
+  const Status bound = BindPrivately(listening, address);
+  ASSIGN_OR_RETURN(auto intake, CallerIntake::Create({listening}));
+  RETURN_IF_ERROR(bound);
   struct stat file {};
-  if (bound.ok() && lstat(address.unix_path.c_str(), &file) != 0) bound = CannotListen(address, errno);
-  if (bound.ok()) return std::unique_ptr<UnixListener>(new UnixListener(address.unix_path, listening, stop, file));
-  if (stop >= 0) close(stop);
-  if (listening >= 0) close(listening);
-  return bound;
+  if (lstat(address.unix_path.c_str(), &file) != 0) return CannotListen(address, errno);
+  return std::unique_ptr<UnixListener>(new UnixListener(address.unix_path, std::move(intake), file));
 }
 
-UnixListener::UnixListener(std::string path, int listening_fd, int stop_fd, const struct stat& file)
-    : path_(std::move(path)),
-      listening_fd_(listening_fd),
-      stop_fd_(stop_fd),
-      device_(file.st_dev),
-      inode_(file.st_ino) {}
+UnixListener::UnixListener(std::string path, std::unique_ptr<CallerIntake> intake, const struct stat& file)
+    : path_(std::move(path)), intake_(std::move(intake)), device_(file.st_dev), inode_(file.st_ino) {}
 
 UnixListener::~UnixListener() {
-  const std::uint64_t one = 1;
-  CHECK(write(stop_fd_, &one, sizeof one) == sizeof one);
-  worker_.reset();
+  intake_.reset();
   struct stat file {};
   const bool ours = lstat(path_.c_str(), &file) == 0 && file.st_dev == device_ && file.st_ino == inode_;
   if (ours) unlink(path_.c_str());
-  close(listening_fd_);
-  close(stop_fd_);
 }
 
-void UnixListener::Serve(OnCaller on_caller) {
-  on_caller_ = std::move(on_caller);
-  worker_ = std::make_unique<Worker>("unix_listener", [this](std::stop_token) { TakeCallers(); });
-}
-
-void UnixListener::TakeCallers() {
-  while (true) {
-    pollfd events[] = {{stop_fd_, POLLIN, 0}, {listening_fd_, POLLIN, 0}};
-    poll(events, 2, /*timeout=*/-1);
-    if (events[0].revents != 0) return;
-    if (events[1].revents != 0) TakeCaller();
-  }
-}
-
-void UnixListener::TakeCaller() {
-  const int fd = accept4(listening_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-  if (fd >= 0 && MayCall(fd)) return on_caller_(listening_fd_, fd);
-  if (fd >= 0) {
-    close(fd);
-  } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-    pollfd stop{stop_fd_, POLLIN, 0};
-    poll(&stop, 1, kWithoutDescriptorMs);
-  }
-}
+Status UnixListener::Serve(CallerIntake::OnCaller on_caller) { return intake_->Serve(&MayCall, std::move(on_caller)); }
 
 }  // namespace bascule

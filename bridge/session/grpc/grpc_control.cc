@@ -67,8 +67,9 @@ class GrpcControlService::Impl final : public v1::WeightSync::Service {
   Impl(ControlHandler handler, Clock& clock) : handler_(std::move(handler)), clock_(clock) {}
 
   grpc::Status Connect(grpc::ServerContext* context, ServerFrameStream::Stream* stream) override {
-    StreamChannel channel(std::make_unique<ServerFrameStream>(*context, *stream), clock_);
-    handler_(channel);
+    const auto channel = StreamChannel::Open(std::make_unique<ServerFrameStream>(*context, *stream), clock_);
+    if (!channel.ok()) return ToGrpc(channel.status());
+    handler_(**channel);
     return grpc::Status::OK;
   }
 
@@ -86,8 +87,9 @@ grpc::Service* GrpcControlService::service() { return impl_.get(); }
 
 Result<std::unique_ptr<ControlChannel>> GrpcControlDialer::Dial(const std::string& address, Deadline deadline) {
   ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, ConnectGrpcChannel(address, deadline, clock_, security_));
-  return std::unique_ptr<ControlChannel>(
-      std::make_unique<StreamChannel>(std::make_unique<ClientFrameStream>(std::move(channel), address), clock_));
+  ASSIGN_OR_RETURN(auto opened,
+                   StreamChannel::Open(std::make_unique<ClientFrameStream>(std::move(channel), address), clock_));
+  return std::unique_ptr<ControlChannel>(std::move(opened));
 }
 
 namespace {

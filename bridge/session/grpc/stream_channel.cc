@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "bascule/v1/weight_sync.pb.h"
+#include "base/start_worker.h"
 #include "bridge/session/grpc/session_codec.h"
 #include "bridge/session/grpc/stream_channel_internal.h"
 
@@ -18,11 +19,22 @@ constexpr Duration kLookAgain = std::chrono::seconds(1);
 }  // namespace
 
 StreamChannel::StreamChannel(std::unique_ptr<FrameStream> stream, Clock& clock)
-    : stream_(std::move(stream)),
-      clock_(clock),
-      peer_(stream_->peer()),
-      reader_("control_read", [this](std::stop_token) { ReadFrames(); }),
-      writer_("control_write", [this](std::stop_token) { WriteMessages(); }) {}
+    : stream_(std::move(stream)), clock_(clock), peer_(stream_->peer()) {}
+
+Result<std::unique_ptr<StreamChannel>> StreamChannel::Open(std::unique_ptr<FrameStream> stream, Clock& clock) {
+  auto channel = std::unique_ptr<StreamChannel>(new StreamChannel(std::move(stream), clock));
+  if (Status started = channel->Start(); !started.ok()) {
+    channel->Cancel();
+    return started;
+  }
+  return channel;
+}
+
+Status StreamChannel::Start() {
+  ASSIGN_OR_RETURN(reader_, StartWorker("control_read", [this](std::stop_token) { ReadFrames(); }));
+  ASSIGN_OR_RETURN(writer_, StartWorker("control_write", [this](std::stop_token) { WriteMessages(); }));
+  return OkStatus();
+}
 
 StreamChannel::~StreamChannel() {
   {

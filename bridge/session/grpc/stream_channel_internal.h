@@ -16,7 +16,8 @@ namespace bascule {
 
 class StreamChannel final : public ControlChannel {
  public:
-  StreamChannel(std::unique_ptr<FrameStream> stream, Clock& clock);
+  // ResourceExhausted "thread_limit"
+  static Result<std::unique_ptr<StreamChannel>> Open(std::unique_ptr<FrameStream> stream, Clock& clock);
   // What was sent goes out first, if the peer takes it soon.
   ~StreamChannel() override;
 
@@ -27,6 +28,8 @@ class StreamChannel final : public ControlChannel {
   std::string peer() const override { return peer_; }
 
  private:
+  StreamChannel(std::unique_ptr<FrameStream> stream, Clock& clock);
+  Status Start() EXCLUDES(mu_);
   void ReadFrames() EXCLUDES(mu_);
   Status ReadMessage(std::string* message);
   Status WhyEnded();

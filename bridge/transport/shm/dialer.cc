@@ -50,12 +50,14 @@ Result<std::unique_ptr<BucketSender>> ShmDialer::Dial(const TransportEndpoint& e
   ASSIGN_OR_RETURN(MessageSocket socket, MessageSocket::Connect(endpoint.address, deadline, clock_));
   RETURN_IF_ERROR(socket.CheckPeer());
   ASSIGN_OR_RETURN(SealedArena arena, MakeSealedArena(hello.frame_bytes, hello.credits));
-  RETURN_IF_ERROR(socket.Send(BytesOf(ToShm(hello)), arena.fd.get()));
+  const Status sent = socket.Send(BytesOf(ToShm(hello)), arena.fd.get());
   ShmReply reply;
-  RETURN_IF_ERROR(socket.Receive(std::as_writable_bytes(std::span(&reply, 1)), deadline, clock_));
-  RETURN_IF_ERROR(FromShm(reply));
-  return std::unique_ptr<BucketSender>(
-      MakeShmSender(hello, std::move(arena.frames), std::move(socket), clock_));
+  const Status answered = socket.Receive(std::as_writable_bytes(std::span(&reply, 1)), deadline, clock_);
+  // A listener without descriptors says so and hangs up before it has read the hello.
+  if (answered.ok()) RETURN_IF_ERROR(FromShm(reply));
+  RETURN_IF_ERROR(sent);
+  RETURN_IF_ERROR(answered);
+  return std::unique_ptr<BucketSender>(MakeShmSender(hello, std::move(arena.frames), std::move(socket), clock_));
 }
 
 }  // namespace bascule

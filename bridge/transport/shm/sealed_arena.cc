@@ -14,7 +14,9 @@ namespace {
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 
 Status NoMemory(std::string_view what) {
-  return Status::ResourceExhausted("frame_memory", fmt::format("{}: {}", what, std::strerror(errno)));
+  const bool no_descriptor = errno == EMFILE || errno == ENFILE;
+  return Status::ResourceExhausted(no_descriptor ? "descriptors" : "frame_memory",
+                                   fmt::format("{}: {}", what, std::strerror(errno)));
 }
 
 }  // namespace

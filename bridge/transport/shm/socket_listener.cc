@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/descriptors.h"
+#include "base/log.h"
 #include "bridge/transport/shm/runtime_directory.h"
 
 namespace bascule {
@@ -19,6 +21,15 @@ namespace {
 // A caller says its hello at once; one that does not only holds a place.
 constexpr Duration kHelloPatience = std::chrono::seconds(5);
 constexpr std::size_t kMaxCallers = 64;
+// What a caller costs besides its socket: the event that cancels a wait, and the memory that it passes.
+constexpr int kCallerDescriptors = 2;
+
+void Refuse(const UniqueFd& caller, const Status& why) {
+  LogWarn("shm_caller_refused", "why=\"{}\"", why.ToString());
+  const ShmReply reply = ToShm(why);
+  // A caller that is gone by now has no use for it.
+  (void)send(caller.get(), &reply, sizeof reply, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
 
 }  // namespace
 
@@ -83,6 +94,10 @@ void SocketListener::TakeCallers(std::list<Caller>& callers) {
     if (!fd.valid() && (errno == EINTR || errno == ECONNABORTED)) continue;
     if (!fd.valid() && errno != EAGAIN) WaitForDescriptors();
     if (!fd.valid()) return;
+    if (const Status room = CheckDescriptors(kCallerDescriptors); !room.ok()) {
+      Refuse(fd, room);
+      continue;
+    }
     Result<MessageSocket> socket = MessageSocket::Create(std::move(fd));
     if (!socket.ok()) return;
     if (const Status peer = socket->CheckPeer(); !peer.ok()) {
