@@ -33,6 +33,7 @@ struct BenchmarkScale {
   std::int64_t model_bytes = 1'200'000'000;
   int flips = 60;  // of each row that times flips
   int rounds = 9;
+  int replicas = 1000;  // of the largest fleet
   // An empty folder for files, on a disk; whoever runs the benchmark removes it. RunBenchmarks makes one for each.
   std::string scratch = {};
 };

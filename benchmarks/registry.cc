@@ -41,6 +41,7 @@ constexpr Benchmark kBenchmarks[] = {
 #if defined(BASCULE_GLOO)
     {"sync_gloo", "the first beside what Python trainers do on CPUs", RunSyncGlooBenchmark},
 #endif
+    {"fleet", "one publisher and 1 to 1000 engines: time to commit, and memory a rank", RunFleetBenchmark},
     {"plan_moe", "planning a mixture of experts of a trillion parameters, 256 ranks to 128", RunPlanBenchmark},
     {"decode", "tokens of 1, 4 and 16 requests at once, and of a prompt of 512", RunDecodeBenchmark},
     {"decode_while_staging", "tokens and their gaps while a version stages, beside the undisturbed ones",

@@ -1,4 +1,4 @@
-// The benchmarks of whole publishes, between two processes, as the registry lists them.
+// The benchmarks of whole publishes, as the registry lists them: between two processes, and to a whole fleet in one.
 #pragma once
 
 #include <vector>
@@ -12,6 +12,8 @@ Result<std::vector<BenchmarkRow>> RunSyncShmBenchmark(const BenchmarkScale& scal
 Result<std::vector<BenchmarkRow>> RunSyncGrpcBenchmark(const BenchmarkScale& scale);
 Result<std::vector<BenchmarkRow>> RunReshardShmBenchmark(const BenchmarkScale& scale);
 Result<std::vector<BenchmarkRow>> RunGatherShmBenchmark(const BenchmarkScale& scale);
+// Fleets of 1, 10, 100, ... replicas.
+Result<std::vector<BenchmarkRow>> RunFleetBenchmark(const BenchmarkScale& scale);
 Result<std::vector<BenchmarkRow>> RunSyncGlooBenchmark(const BenchmarkScale& scale);  // where gloo is installed
 
 }  // namespace bascule

@@ -23,7 +23,8 @@
 namespace bascule {
 namespace {
 
-const BenchmarkScale kSmall{.bytes = std::size_t{8} << 20, .model_bytes = 2'000'000, .flips = 3, .rounds = 1};
+const BenchmarkScale kSmall{
+    .bytes = std::size_t{8} << 20, .model_bytes = 2'000'000, .flips = 3, .rounds = 1, .replicas = 10};
 
 Deadline Soon() { return Deadline::After(Clock::Real(), std::chrono::seconds(30)); }
 
@@ -213,6 +214,21 @@ TEST(BenchmarksTest, PlanningIsATimeBesideTheDigestsOfBothLayouts) {
   EXPECT_EQ(rows[0].unit, "s");
   EXPECT_GT(rows[0].value, 0.0);
   EXPECT_GT(rows[0].limit, 0.0);
+}
+
+TEST(BenchmarksTest, AFleetCostsTimeAndMemoryBesideAsManyFleetsOfOne) {
+  const std::vector<BenchmarkRow> rows = RowsOf("fleet");
+
+  ASSERT_EQ(rows.size(), 6u);
+  for (const std::size_t first : {0u, 3u}) {
+    const std::string replicas = first == 0 ? "1" : "10";
+    EXPECT_EQ(rows[first].name, "fleet_connect_" + replicas);
+    EXPECT_EQ(rows[first + 1].name, "fleet_commit_" + replicas);
+    EXPECT_EQ(rows[first + 1].unit, "ms");
+    EXPECT_GT(rows[first + 1].value, 0.0);
+    EXPECT_EQ(rows[first + 2].name, "fleet_rank_memory_" + replicas);
+    EXPECT_GT(rows[first + 2].value, rows[first + 2].limit) << "its slots are prefaulted";
+  }
 }
 
 TEST(BenchmarksTest, DecodingIsTokensASecondBesideWhatMemoryAndRegistersWouldGive) {
