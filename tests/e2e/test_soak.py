@@ -1,7 +1,9 @@
-"""A few publishes of the soak, without a pause between them, and what its judgement is worth."""
+"""A few publishes of both soaks, and what their judgement is worth."""
 
 import unittest
 
+import bascule_program as bascule
+import fault_soak
 import soak
 
 CALM = {"errors": [], "growth": dict.fromkeys(soak.ALLOWED, 0), "stall_us_p50_of_halves": [5, 6]}
@@ -29,6 +31,28 @@ class SoakTest(unittest.TestCase):
         self.assertEqual(run([1] * 6 + [9] * 30), 0)
         self.assertEqual(run([9, 40] * 18), 0)
         self.assertEqual(run(range(36)), 20)
+
+
+class FaultSoakTest(unittest.TestCase):
+    def test_each_fault_once_and_every_token_is_one_of_a_published_version(self):
+        report = fault_soak.fault_soak(publishes=len(fault_soak.FAULTS), seed=1)
+
+        self.assertEqual(report["wrong"], [])
+        self.assertEqual(set(report["faults"]), set(fault_soak.FAULTS))
+        self.assertGreater(report["tokens"], 0)
+
+    def test_a_token_of_another_version_is_noticed(self):
+        judge = fault_soak.Judge()
+        self.addCleanup(judge.close)
+        engine = bascule.Engine(fault_soak.content_of(1), "--version", "1", "--run", "soak")
+        self.addCleanup(engine.kill)
+        prompt = fault_soak.PROMPTS[0]
+        words = ("--tokens", ",".join(map(str, prompt)), "--max-new", fault_soak.TOKENS)
+        rollout = bascule.run("generate", engine.address, *words).object
+        mislabelled = {**rollout, "spans": [{**rollout["spans"][0], "version": 2}]}
+
+        self.assertEqual(judge.complaint(prompt, rollout), "")
+        self.assertIn("version 2 said", judge.complaint(prompt, mislabelled))
 
 
 if __name__ == "__main__":
