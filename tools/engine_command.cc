@@ -1,5 +1,6 @@
 // bascule engine: serves rollouts from a checkpoint and takes new versions while it does.
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -58,6 +59,15 @@ void SayReady(Output& out, const WeightVersion& version, FirstSource source, con
   }
 }
 
+MembershipOptions MembershipOf(const EngineOptions& options) {
+  MembershipOptions membership = options.membership;
+  membership.check_daemon = options.daemon_check == "full";
+  if (!membership.from_daemon.empty()) {
+    membership.from_daemon = std::filesystem::absolute(membership.from_daemon).string();
+  }
+  return membership;
+}
+
 Outcome RunEngine(Program& program, const EngineOptions& options) {
   ASSIGN_OR_RETURN(ServerSecurity security, ServerSecurityOf(options.security));
   ASSIGN_OR_RETURN(auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
@@ -77,9 +87,7 @@ Outcome RunEngine(Program& program, const EngineOptions& options) {
   Clock& clock = Clock::Real();
   const TimePoint began = clock.Now();
   const Deadline deadline = Deadline::After(clock, options.load_deadline);
-  MembershipOptions membership_options = options.membership;
-  membership_options.check_daemon = options.daemon_check == "full";
-  EngineMembership membership(std::move(membership_options), *engine, process.peers);
+  EngineMembership membership(MembershipOf(options), *engine, process.peers);
   const Status begun = membership.Begin(
       [&] {
         const auto loaded = engine->Load(checkpoint, options.run, options.version, deadline, program.interrupt.token());

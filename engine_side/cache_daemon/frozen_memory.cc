@@ -16,6 +16,7 @@
 namespace bascule {
 namespace {
 
+constexpr int kSealAttempts = 10;
 constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 Status NoMemory(std::size_t bytes, std::string_view what) {
@@ -81,13 +82,23 @@ class FreezableBuffer final : public DeviceBuffer {
     if (!read_only.valid()) return NoMemory(bytes().size(), "opening read-only");
     writable_ = false;
     if (!mapping_.Map(read_only.get(), PROT_READ)) return NoMemory(bytes().size(), "mapping read-only");
-    if (fcntl(fd_.get(), F_ADD_SEALS, kSeals) != 0) return NoMemory(bytes().size(), "sealing");
+    if (!Seal()) return NoMemory(bytes().size(), "sealing");
     fd_ = std::move(read_only);
     frozen_ = true;
     return OkStatus();
   }
 
  private:
+  // The kernel refuses while it holds pages itself, on their way from one of its lists to another, and waits a moment
+  // for them before it does.
+  bool Seal() const {
+    int sealed = -1;
+    for (int attempt = 0; attempt < kSealAttempts && (sealed = fcntl(fd_.get(), F_ADD_SEALS, kSeals)) != 0; ++attempt) {
+      if (errno != EBUSY) return false;
+    }
+    return sealed == 0;
+  }
+
   // Gives every page its memory now; huge ones where the kernel has been told to give them to shared memory.
   bool Reserve() {
     const std::span<std::byte> all = bytes();

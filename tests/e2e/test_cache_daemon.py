@@ -169,6 +169,17 @@ class CacheDaemonTest(EndToEndTest):
         self.assertEqual((ready["version"], ready["run"], ready["source"]), (7, "r", "daemon"))
         self.assertEqual(daemon.until(lambda event: event.get("event") == "ready")["version"], 7)
 
+    def test_in_a_fleet_the_publisher_brings_what_comes_and_the_daemon_is_where_engines_start(self):
+        publisher = self.start("publish", checkpoint(version=2), "--serve", "--listen", "127.0.0.1:0", "--run", "r")
+        fleet = publisher.until(lambda event: event.get("event") == "listening")["address"]
+        daemon = self.start_daemon(checkpoint(), "--join", fleet)
+        self.assertEqual((daemon.ready["run"], daemon.ready["digest"]), ("r", self.digest(checkpoint(version=2))))
+
+        engine = self.start_attached(checkpoint(), "--join", fleet)
+
+        self.assertEqual((engine.ready["source"], engine.ready["digest"]), ("daemon", daemon.ready["digest"]))
+        self.assertEqual([row["kind"] for row in self.run_ok("versions", engine.address).objects], ["initial"])
+
     def test_only_a_socket_that_is_absent_lets_an_engine_load_from_disk(self):
         absent = self.start_attached()
         self.assertEqual(absent.ready["source"], "disk")
