@@ -25,11 +25,11 @@ std::vector<std::string> Candidates() {
 }
 
 Result<DeviceBackend*> BackendOf(void* module, const std::string& path) {
-  const auto entry = reinterpret_cast<BackendEntry (*)()>(dlsym(module, kEntry));
+  const auto entry = reinterpret_cast<const BackendEntry* (*)()>(dlsym(module, kEntry));
   if (entry == nullptr) {
     return Status::FailedPrecondition("backend_mismatch", fmt::format("{} is no module: it has no {}", path, kEntry));
   }
-  const BackendEntry found = entry();
+  const BackendEntry& found = *entry();
   if (found.build_id != BackendBuildId()) {
     return Status::FailedPrecondition(
         "backend_mismatch", fmt::format("{} is of another build: '{}', and this program of '{}'; install both together",

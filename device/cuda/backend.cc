@@ -8,7 +8,7 @@
 #include "base/mutex.h"
 #include "device/cuda/device.h"
 
-BASCULE_MODULE_ENTRY bascule::BackendEntry bascule_cuda_backend();
+BASCULE_MODULE_ENTRY const bascule::BackendEntry* bascule_cuda_backend();
 
 namespace bascule {
 namespace {
@@ -63,10 +63,12 @@ class CudaBackend final : public DeviceBackend {
 }  // namespace
 }  // namespace bascule
 
-bascule::BackendEntry bascule_cuda_backend() {
-  return {bascule::BackendBuildId().data(), []() -> bascule::DeviceBackend* {
-            // Never destroyed: devices and their memory may be in use while the program ends.
-            static auto* const backend = new bascule::CudaBackend;
-            return backend;
-          }};
+const bascule::BackendEntry* bascule_cuda_backend() {
+  static const bascule::BackendEntry entry = {bascule::BackendBuildId().data(), []() -> bascule::DeviceBackend* {
+                                                // Never destroyed: devices and their memory may be in use while the
+                                                // program ends.
+                                                static auto* const backend = new bascule::CudaBackend;
+                                                return backend;
+                                              }};
+  return &entry;
 }

@@ -3,8 +3,9 @@
 
 #include "device/backend.h"
 
-BASCULE_MODULE_ENTRY bascule::BackendEntry bascule_cuda_backend();
+BASCULE_MODULE_ENTRY const bascule::BackendEntry* bascule_cuda_backend();
 
-bascule::BackendEntry bascule_cuda_backend() {
-  return {"0.0.0 another build", []() -> bascule::DeviceBackend* { std::abort(); }};
+const bascule::BackendEntry* bascule_cuda_backend() {
+  static const bascule::BackendEntry entry = {"0.0.0 another build", []() -> bascule::DeviceBackend* { std::abort(); }};
+  return &entry;
 }

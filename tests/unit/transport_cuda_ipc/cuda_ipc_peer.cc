@@ -1,4 +1,4 @@
-// The other process of cuda_ipc_process_test:
+// The other process of cuda_ipc_process_test, and of cuda_ipc_gpu_test, which has no use for the lost ones:
 //
 //   cuda_ipc_peer send ENDPOINT FRAMES    a trainer that sends frames, waits for all acknowledgements and goes
 //   cuda_ipc_peer lost_send ENDPOINT      one that announces a frame whose filling never ends
@@ -13,8 +13,9 @@
 
 #include "bridge/transport/cuda_ipc/dialer.h"
 #include "bridge/transport/cuda_ipc/listener.h"
+#include "device/backend.h"
+#include "tests/support/device_work/device_work.h"
 #include "tests/support/fake_cuda/control.h"
-#include "tests/support/fake_cuda/fake_device.h"
 #include "tests/support/process_census.h"
 #include "tests/unit/transport_cuda_ipc/device_frames.h"
 
@@ -23,7 +24,6 @@ namespace {
 
 // The device that the address names, whatever its ordinal here.
 Result<Device*> DeviceOf(const std::string& address) {
-  (void)FakeDevice();
   ASSIGN_OR_RETURN(const CudaIpcAddress parsed, ParseCudaIpcAddress(address));
   ASSIGN_OR_RETURN(DeviceBackend* const backend, LoadCudaBackend());
   return backend->Open(parsed.device);

@@ -1,8 +1,5 @@
 // Two processes on one device, which they call by different ordinals.
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "bridge/transport/cuda_ipc/dialer.h"
 #include "bridge/transport/cuda_ipc/listener.h"
@@ -11,36 +8,12 @@
 #include "tests/support/process_census.h"
 #include "tests/support/temp_directory.h"
 #include "tests/unit/transport_cuda_ipc/device_frames.h"
+#include "tests/unit/transport_cuda_ipc/peer.h"
 
 namespace bascule {
 namespace {
 
 Deadline Shortly() { return Deadline::After(Clock::Real(), std::chrono::milliseconds(5)); }
-
-// The peer program, under the same runtime with its devices the other way round. Killed and reaped at the latest here.
-class Peer {
- public:
-  Peer(const char* role, const std::string& address, const char* frames = "1") : pid_(fork()) {
-    if (pid_ != 0) return;
-    setenv("BASCULE_FAKE_CUDA_DEVICES", "0,1", 1);
-    execl(CUDA_IPC_PEER, CUDA_IPC_PEER, role, address.c_str(), frames, nullptr);
-    _exit(127);
-  }
-  ~Peer() { Kill(); }
-  void Kill() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    (void)Wait();
-  }
-  int Wait() {
-    int status = -1;
-    waitpid(std::exchange(pid_, -1), &status, 0);
-    return status;
-  }
-
- private:
-  pid_t pid_;
-};
 
 class CudaIpcProcessTest : public testing::Test {
  protected:
