@@ -218,6 +218,7 @@ TEST(CudaBackendTest, AThreadKeepsTheDeviceThatItUsed) {
   int now = -1;
   ASSERT_EQ(get_device(&now), cudaSuccess);
   EXPECT_EQ(now, 1);
+  ASSERT_EQ(set_device(0), cudaSuccess);  // other tests may run on this thread
 }
 
 TEST(CudaExportTest, MemoryThatCannotBeExportedIsRefusedByTheNameOfItsAllocator) {
