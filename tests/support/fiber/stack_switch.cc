@@ -80,20 +80,19 @@ namespace bascule::fiber {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__)
-constexpr std::size_t kStackBytes = 2 << 20;  // redzones
-#else
-constexpr std::size_t kStackBytes = 512 << 10;
-#endif
-
-#if defined(__SANITIZE_ADDRESS__)
 thread_local Resumption* left_behind = nullptr;  // by this thread's last switch
 #endif
 
 }  // namespace
 
-Stack::Stack() {
+#if defined(__SANITIZE_ADDRESS__)
+const std::size_t Stack::kDefaultBytes = 2 << 20;  // redzones
+#else
+const std::size_t Stack::kDefaultBytes = 512 << 10;
+#endif
+
+Stack::Stack(std::size_t bytes) : bytes_(bytes) {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  bytes_ = kStackBytes;
   void* const mapped =
       mmap(nullptr, bytes_ + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   CHECK(mapped != MAP_FAILED && mprotect(mapped, page, PROT_NONE) == 0);

@@ -10,7 +10,8 @@ namespace bascule::fiber {
 
 class Stack {
  public:
-  Stack();  // mapped, with a guard page below
+  static const std::size_t kDefaultBytes;
+  explicit Stack(std::size_t bytes = kDefaultBytes);  // mapped, with a guard page below
   ~Stack();
   Stack(const Stack&) = delete;
   Stack& operator=(const Stack&) = delete;

@@ -30,6 +30,8 @@ namespace {
 
 constexpr unsigned kWarpThreads = 32;
 constexpr unsigned kBlockThreadsMax = 1024;
+constexpr std::size_t kStackBytes =
+    128 << 10;  // kernels call little; a fiber that starts costs AddressSanitizer by the byte
 
 std::atomic<std::uint64_t> next_seed{1};
 
@@ -60,7 +62,7 @@ class Run {
  public:
   Run(std::uint64_t blocks, unsigned threads, Body body, void* context)
       : blocks_(blocks), body_(body), context_(context), random_(next_seed++), threads_(threads) {
-    while (Stacks().size() < threads) Stacks().push_back(std::make_unique<fiber::Stack>());
+    while (Stacks().size() < threads) Stacks().push_back(std::make_unique<fiber::Stack>(kStackBytes));
   }
 
   void All() {

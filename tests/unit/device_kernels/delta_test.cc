@@ -12,7 +12,21 @@
 namespace bascule {
 namespace {
 
-using DeviceDeltaTest = DeviceKernelTest;
+constexpr std::byte kUntouched{0xa5};
+constexpr std::size_t kBeyond = 64;
+
+class DeviceDeltaTest : public DeviceKernelTest {
+ protected:
+  // The first `written` bytes of `expected`, as far as it goes, and nothing behind them.
+  static void ExpectIsThereAndNothingBeyond(TestMemory& memory, std::span<const std::byte> expected,
+                                            std::size_t written) {
+    const std::vector<std::byte> bytes = memory.Read();
+    written = std::min(written, expected.size());
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(written), expected.begin()));
+    EXPECT_EQ(std::count(bytes.begin() + static_cast<std::ptrdiff_t>(written), bytes.end(), kUntouched),
+              static_cast<std::ptrdiff_t>(bytes.size() - written));
+  }
+};
 
 // About one element in `one_in` gets other bits.
 std::vector<std::byte> Changed(Random& random, std::span<const std::byte> base, std::size_t item, std::int64_t one_in) {
@@ -42,8 +56,8 @@ TEST_F(DeviceDeltaTest, FindsTheChangesThatTheHostFindsInTheSameOrder) {
     const auto base_memory = Upload(base, misalignment), next_memory = Upload(next, misalignment);
     const auto changed = Upload(std::vector<std::byte>(blocks * 512));
     const auto sums = Upload(std::vector<std::byte>((blocks + 1) * 8));
-    const auto positions_memory = Upload(std::vector<std::byte>(capacity * 4));
-    const auto items_memory = Upload(std::vector<std::byte>(items.size()));
+    const auto room_for = [](std::size_t size) { return std::vector<std::byte>(size + kBeyond, kUntouched); };
+    const auto positions_memory = Upload(room_for(capacity * 4)), items_memory = Upload(room_for(items.size()));
 
     Run(kernels().extract_changes, CompareBatch{.base = base_memory->data(),
                                                 .next = next_memory->data(),
@@ -56,10 +70,10 @@ TEST_F(DeviceDeltaTest, FindsTheChangesThatTheHostFindsInTheSameOrder) {
                                                 .capacity = static_cast<std::int64_t>(capacity)});
 
     const auto first_change = DownloadItems<std::int64_t>(*sums);
-    const auto on_device = DownloadItems<std::uint32_t>(*positions_memory);
     ASSERT_EQ(first_change.back(), found);
-    ASSERT_EQ(on_device, positions);
-    ASSERT_EQ(items_memory->Read(), items);
+    ExpectIsThereAndNothingBeyond(*positions_memory, std::as_bytes(std::span(positions)),
+                                  static_cast<std::size_t>(found) * 4);
+    ExpectIsThereAndNothingBeyond(*items_memory, items, static_cast<std::size_t>(found) * item);
     if (capacity < count) continue;
     for (std::size_t block = 0; block <= blocks; ++block) {  // the offset table
       const auto after = std::lower_bound(positions.begin(), positions.begin() + found,
@@ -67,6 +81,34 @@ TEST_F(DeviceDeltaTest, FindsTheChangesThatTheHostFindsInTheSameOrder) {
       ASSERT_EQ(first_change[block], after - positions.begin());
     }
   }
+}
+
+// More blocks than the one that sums their counts has threads.
+TEST_F(DeviceDeltaTest, CountsOfManyBlocksAreSummedInSeveralRounds) {
+  constexpr std::size_t kCount = 700 * static_cast<std::size_t>(kCompareElements) + 5;
+  std::vector<std::byte> base(kCount), next(kCount);
+  std::vector<std::uint32_t> expected;
+  Random random(4);
+  for (std::size_t at = 0; at < kCount; at += static_cast<std::size_t>(Uniform(random, 1, 20'000))) {
+    next[at] = std::byte{1};
+    expected.push_back(static_cast<std::uint32_t>(at));
+  }
+  const auto base_memory = Upload(base), next_memory = Upload(next);
+  const auto changed = Upload(std::vector<std::byte>(701 * 512)), sums = Upload(std::vector<std::byte>(702 * 8));
+  const auto positions = UploadItems<std::uint32_t>(std::vector<std::uint32_t>(expected.size()));
+  const auto items = Upload(std::vector<std::byte>(expected.size()));
+
+  Run(kernels().extract_changes, CompareBatch{.base = base_memory->data(),
+                                              .next = next_memory->data(),
+                                              .count = static_cast<std::int64_t>(kCount),
+                                              .changed = reinterpret_cast<std::uint16_t*>(changed->data()),
+                                              .first_change = reinterpret_cast<std::int64_t*>(sums->data()),
+                                              .positions = reinterpret_cast<std::uint32_t*>(positions->data()),
+                                              .items = items->data(),
+                                              .capacity = static_cast<std::int64_t>(expected.size())});
+
+  EXPECT_EQ(DownloadItems<std::int64_t>(*sums).back(), static_cast<std::int64_t>(expected.size()));
+  EXPECT_EQ(DownloadItems<std::uint32_t>(*positions), expected);
 }
 
 // Changes of several boxes in one live memory, and what the host makes of them.
