@@ -80,6 +80,9 @@ int Finish(Output& out, const Outcome& outcome) {
 }
 
 int Main(int argc, char** argv) {
+  // Of the command line as it stands: also before it is understood.
+  const bool wants_json = std::any_of(argv, argv + argc, [](std::string_view word) { return word == "--json"; });
+  SpeakLastWords(wants_json);
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is a failed write, not the end of a server
   Interrupt interrupt;
   Output out;
@@ -97,11 +100,10 @@ int Main(int argc, char** argv) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
     // The flag may come after what is wrong.
-    out.set_json(std::any_of(argv, argv + argc, [](std::string_view word) { return word == "--json"; }));
+    out.set_json(wants_json);
     return Finish(out, UsageOutcome(app, error));
   }
   out.set_json(options.json);
-  SpeakLastWords(options.json);
   RaiseDescriptorLimit();
   SetLogLevel(*ParseLogLevel(options.log_level));
   SetLogJson(options.log_json);

@@ -127,8 +127,8 @@ class MemoryTest(LimitTest):
 
     def test_a_publisher_that_gets_too_little_ends_with_a_reason_and_leaves_the_engine_as_it_was(self):
         engine = self.start_engine(large(1))
-        for most in (64 * MB, 80 * MB):
-            limit = limits.with_limit(resource.RLIMIT_AS, most)
+        for most in (16 * MB, 32 * MB, 64 * MB):
+            limit = limits.with_limit(resource.RLIMIT_DATA, most)
             ended = self.start("publish", large(2), "--to", engine.address, before=limit).finish()
             with self.subTest(most=most):
                 self.assertEqual(ended.code, 1, ended)
