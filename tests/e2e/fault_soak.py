@@ -27,7 +27,10 @@ TOKENS = 256
 HELD = "500kB"
 DEADLINE_S = 1
 # What clients and publishers may meet while somebody is dead, stopped or cut off.
-EXPECTED = {"peer_lost", "peer_unreachable", "deadline", "engine_stopping", "publisher_busy", "unknown_run", "cancelled"}
+EXPECTED = {
+    "peer_lost", "peer_unreachable", "deadline", "engine_stopping", "publisher_busy", "unknown_run", "cancelled",
+    "nothing_live",  # of an engine that starts again
+}  # fmt: skip
 FAULTS = ("none", "none", "kill_publisher", "stop_publisher", "kill_engine", "stop_engine", "cut", "interrupt_publisher")
 
 
