@@ -32,6 +32,7 @@ class Connection final : private BucketSink {
 
  private:
   BucketAck OnBucket(int route, const ReceivedFrame& frame) override EXCLUDES(mu_);
+  bool IsLive() const override { return parts_.slots.live().has_value(); }
   void OnRouteLost(int route, const Status& why) override EXCLUDES(mu_);
 
   Status Greet();

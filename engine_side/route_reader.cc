@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/start_worker.h"
 #include "base/thread_priority.h"
 
@@ -14,27 +16,25 @@ constexpr Duration kIdleWait = std::chrono::hours(1);
 }  // namespace
 
 RouteReader::RouteReader(TransportListener& listener, std::uint64_t connection, int index, Route route,
-                         BucketSink& sink, Clock& clock, StagingThrottle* throttle)
+                         BucketSink& sink, Clock& clock, const StagingThreads& manners)
     : listener_(listener),
       connection_(connection),
       index_(index),
       route_(route),
       sink_(sink),
       clock_(clock),
-      throttle_(throttle) {}
+      throttle_(manners.throttle),
+      nice_(manners.nice) {}
 
 Result<std::unique_ptr<RouteReader>> RouteReader::Start(TransportListener& listener, std::uint64_t connection,
                                                         int index, Route route, BucketSink& sink, Clock& clock,
                                                         const StagingThreads& manners) {
-  auto reader =
-      std::unique_ptr<RouteReader>(new RouteReader(listener, connection, index, route, sink, clock, manners.throttle));
-  ASSIGN_OR_RETURN(reader->thread_,
-                   StartWorker(fmt::format("route{}-{}", route.sender_rank, route.engine_rank),
-                               [self = reader.get(), nice = manners.nice, cores = manners.cores](std::stop_token stop) {
-                                 GiveWay(nice);
-                                 PinToCores(cores);
-                                 self->Run(std::move(stop));
-                               }));
+  auto reader = std::unique_ptr<RouteReader>(new RouteReader(listener, connection, index, route, sink, clock, manners));
+  ASSIGN_OR_RETURN(reader->thread_, StartWorker(fmt::format("route{}-{}", route.sender_rank, route.engine_rank),
+                                                [self = reader.get(), cores = manners.cores](std::stop_token stop) {
+                                                  PinToCores(cores);
+                                                  self->Run(std::move(stop));
+                                                }));
   return reader;
 }
 
@@ -56,6 +56,7 @@ Status RouteReader::ReadUntilLost(std::stop_token stop) {
 }
 
 Status RouteReader::TakeFrame(BucketReceiver& receiver, const ReceivedFrame& frame, std::stop_token stop) {
+  if (nice_ != 0 && sink_.IsLive()) GiveWay(std::exchange(nice_, 0));
   const TimePoint began = clock_.Now();
   RETURN_IF_ERROR(receiver.Acknowledge(frame, sink_.OnBucket(index_, frame)));
   if (throttle_ == nullptr) return OkStatus();

@@ -20,6 +20,8 @@ class BucketSink {
  public:
   virtual ~BucketSink() = default;
   virtual BucketAck OnBucket(int route, const ReceivedFrame& frame) = 0;
+  // Is a version live, so that there is somebody to give way to?
+  virtual bool IsLive() const = 0;
   // Nothing more comes on this route.
   virtual void OnRouteLost(int route, const Status& why) = 0;
 };
@@ -38,7 +40,7 @@ class RouteReader {
 
  private:
   RouteReader(TransportListener& listener, std::uint64_t connection, int index, Route route, BucketSink& sink,
-              Clock& clock, StagingThrottle* throttle);
+              Clock& clock, const StagingThreads& manners);
   void Run(std::stop_token stop);
   Status ReadUntilLost(std::stop_token stop);
   Status TakeFrame(BucketReceiver& receiver, const ReceivedFrame& frame, std::stop_token stop);
@@ -50,6 +52,7 @@ class RouteReader {
   BucketSink& sink_;
   Clock& clock_;
   StagingThrottle* const throttle_;
+  int nice_;       // of the thread once a version is live; 0: it has it
   Worker thread_;  // last: joined first
 };
 

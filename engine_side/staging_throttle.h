@@ -47,7 +47,7 @@ class StagingThrottle {
 
 // How threads that stage behave beside those that decode.
 struct StagingThreads {
-  int nice = 10;                        // they give way: 0 (not at all) to 19; see base/thread_priority.h
+  int nice = 10;  // once a version is live they give way: 0 (not at all) to 19; see base/thread_priority.h
   std::vector<int> cores = {};          // that they keep to; none: any
   StagingThrottle* throttle = nullptr;  // borrowed; null: they never pause
 };
