@@ -42,7 +42,7 @@ class CacheClient {
   // InvalidArgument    "bad_socket_path"
   // Unavailable        "peer_unreachable"  nobody listens there, or not in time; "peer_lost"
   // PermissionDenied   "peer_credentials"  it is another user's
-  // NotFound           "version_not_held"; InvalidArgument, DataLoss "cache_protocol"; DataLoss "bad_message"
+  // NotFound           "version_not_held"; FailedPrecondition "cache_protocol"; DataLoss "bad_message"
   // DeadlineExceeded   "deadline"
   static Result<std::unique_ptr<CacheClient>> Connect(const std::string& path, std::optional<std::uint64_t> number,
                                                       Deadline deadline, Clock& clock);

@@ -39,15 +39,15 @@ Result<std::string> FromRunText(const RunText& text) {
 
 Status CheckHello(const CacheHello& hello) {
   if (hello.magic == kCacheMagic && hello.protocol == kCacheProtocol && hello.wants_number <= 1) return OkStatus();
-  return Status::InvalidArgument("cache_protocol", fmt::format("magic={:#x} protocol={} want={:#x}, {}", hello.magic,
-                                                               hello.protocol, kCacheMagic, kCacheProtocol));
+  return Status::FailedPrecondition("cache_protocol", fmt::format("magic={:#x} protocol={} want={:#x}, {}", hello.magic,
+                                                                  hello.protocol, kCacheMagic, kCacheProtocol));
 }
 
 Status CheckWelcome(const CacheWelcome& welcome) {
   RETURN_IF_ERROR(FromShm(welcome.outcome));
   if (welcome.protocol != kCacheProtocol) {
-    return Status::DataLoss("cache_protocol",
-                            fmt::format("the daemon speaks {}, the engine {}", welcome.protocol, kCacheProtocol));
+    return Status::FailedPrecondition(
+        "cache_protocol", fmt::format("the daemon speaks {}, the engine {}", welcome.protocol, kCacheProtocol));
   }
   if (welcome.phase <= static_cast<std::uint32_t>(CachePhase::kBehind)) return OkStatus();
   return Status::DataLoss("bad_message", fmt::format("phase={}", welcome.phase));

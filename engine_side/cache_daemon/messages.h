@@ -79,9 +79,9 @@ RunText ToRunText(const std::string& run);
 // DataLoss "bad_message"  it does not end
 Result<std::string> FromRunText(const RunText& text);
 
-// InvalidArgument "cache_protocol"  it is no hello, or of another protocol: both
+// FailedPrecondition "cache_protocol"  it is no hello, or of another protocol: both
 Status CheckHello(const CacheHello& hello);
-// DataLoss "bad_message" | "cache_protocol"; what the daemon refused for
+// DataLoss "bad_message"; FailedPrecondition "cache_protocol"; what the daemon refused for
 Status CheckWelcome(const CacheWelcome& welcome);
 // DataLoss "bad_message"  numbers out of bounds
 Status CheckVersion(const CacheVersion& version);
