@@ -42,16 +42,17 @@ class StalePrefixTest(EndToEndTest):
 
 class LabelTest(EndToEndTest):
     def test_c007_a_new_version_aborts_none_of_sixteen_requests_unless_they_ask_for_that(self):
+        size = 4_000_000  # so that all of them decode for longer than a publish takes
         for policy, counted in (("keep", "kept"), (None, "recomputed")):
             with self.subTest(policy):
-                engine = self.start_engine(checkpoint())
+                engine = self.start_engine(checkpoint(size=size))
                 client = self.start(
                     "generate", engine.address, "--tokens", "1,2", "--samples", 16, "--max-new", 800, "--stream",
                     *(("--kv", policy) if policy else ()),
                 )  # fmt: skip
                 client.next()
 
-                counts = self.publish_ok(checkpoint(version=2), engine)["replicas"][0]["kv"]
+                counts = self.publish_ok(checkpoint(size=size, version=2), engine)["replicas"][0]["kv"]
 
                 answers = client.finish().objects[-16:]
                 self.assertEqual(counts["aborted"], 0)
