@@ -51,7 +51,7 @@ class LostWireTest(EndToEndTest):
         watch = self.far("watch", self.engine.address)
         watch.next()
         publisher = self.begin_publish("--max-rate", SLOW, "--deadline", deadline, "--transport", transport)
-        watch.until(lambda line: (line["session"] or {}).get("state") == "receiving")
+        watch.until(lambda line: received(line) > 0)
         return publisher, watch
 
     def assert_lost(self, publisher, watch):
