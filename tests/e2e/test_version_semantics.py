@@ -42,7 +42,7 @@ class StalePrefixTest(EndToEndTest):
 
 class LabelTest(EndToEndTest):
     def test_c007_a_new_version_aborts_none_of_sixteen_requests_unless_they_ask_for_that(self):
-        size = 4_000_000  # so that all of them decode for longer than a publish takes
+        size = 8_000_000  # so that all of them decode for longer than a publish takes
         for policy, counted in (("keep", "kept"), (None, "recomputed")):
             with self.subTest(policy):
                 engine = self.start_engine(checkpoint(size=size))
