@@ -18,8 +18,9 @@ class RealClock final : public Clock {
 }  // namespace
 
 Clock& Clock::Real() {
-  static RealClock clock;
-  return clock;
+  // Never destroyed: threads may still look at it while the program ends.
+  static auto* const clock = new RealClock;
+  return *clock;
 }
 
 bool Clock::SleepUntil(TimePoint until, std::stop_token stop) {
