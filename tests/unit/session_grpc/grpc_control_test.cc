@@ -121,8 +121,15 @@ TEST_F(GrpcControlTest, WhatTheClientSaidLastArrivesBeforeItsEnd) {
 
 TEST_F(GrpcControlTest, CancelWakesAReceiverAtBothEnds) {
   std::string at_server;
-  Serve([&](ControlChannel& channel) { at_server = channel.Receive(Soon()).status().reason(); });
+  Serve([&](ControlChannel& channel) {
+    const Result<SessionMessage> first = channel.Receive(Soon());
+    if (first.ok()) static_cast<void>(channel.Send(*first));
+    at_server = channel.Receive(Soon()).status().reason();
+  });
   auto channel = Dial();
+  // A call that ends before the server has heard of it never gets there.
+  ASSERT_TRUE(channel->Send(Flip{SessionId{1}}).ok());
+  ASSERT_TRUE(channel->Receive(Soon()).ok());
   Status at_client;
   {
     Worker waiter("waiter", [&](std::stop_token) { at_client = channel->Receive(Soon()).status(); });
