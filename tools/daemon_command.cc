@@ -92,9 +92,6 @@ Status AwaitFirst(WeightReceiver& receiver, const std::stop_token& stop) {
 }
 
 Outcome RunDaemon(Program& program, const DaemonOptions& options) {
-  if (options.checkpoint.empty()) {
-    return UsageError("a CHECKPOINT or an ARTIFACT says which model it is; with --empty nothing of it is loaded");
-  }
   ASSIGN_OR_RETURN(auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
   ASSIGN_OR_RETURN(const ReceivingOptions process, ProcessOf(options, checkpoint));
   ASSIGN_OR_RETURN(ModelCut cut, CutOf(checkpoint, process.parallel, process.dtype));
@@ -129,7 +126,8 @@ Outcome RunDaemon(Program& program, const DaemonOptions& options) {
 void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
   options.process.listen = "127.0.0.1:0";
   app.add_option("checkpoint", options.checkpoint,
-                 "a checkpoint (config.json and *.safetensors) or an artifact: the model, and its first version");
+                 "a checkpoint (config.json and *.safetensors) or an artifact: the model, and its first version")
+      ->required();
   app.add_option("--socket", options.socket,
                  "where engines of this host come (engine --from-daemon); others may not write in its directory")
       ->required()
