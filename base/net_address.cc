@@ -1,7 +1,10 @@
 #include "base/net_address.h"
 
+#include <arpa/inet.h>
 #include <sys/un.h>
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <optional>
 #include <string_view>
@@ -23,6 +26,22 @@ std::optional<std::uint16_t> ParsePort(std::string_view text) {
   return port;
 }
 
+// A name or an IPv4 address. What else a resolver might take stays out: it could not be told from the rest of the text.
+bool IsHostName(std::string_view host) {
+  return std::ranges::all_of(host, [](unsigned char c) { return std::isalnum(c) || c == '.' || c == '-' || c == '_'; });
+}
+
+// With an optional zone: "fe80::1%eth0".
+bool IsIpv6(std::string_view host) {
+  const std::size_t percent = host.find('%');
+  if (percent != std::string_view::npos) {
+    const std::string_view zone = host.substr(percent + 1);
+    if (zone.empty() || !IsHostName(zone)) return false;
+  }
+  in6_addr parsed;
+  return inet_pton(AF_INET6, std::string(host.substr(0, percent)).c_str(), &parsed) == 1;
+}
+
 }  // namespace
 
 Result<NetAddress> NetAddress::Parse(const std::string& text) {
@@ -30,6 +49,7 @@ Result<NetAddress> NetAddress::Parse(const std::string& text) {
   if (text.starts_with(kUnixPrefix)) {
     address.unix_path = text.substr(kUnixPrefix.size());
     if (!address.unix_path.starts_with('/')) return BadAddress(text, "the path is not absolute");
+    if (address.unix_path.find('\0') != std::string::npos) return BadAddress(text, "the path has a zero byte");
     if (address.unix_path.size() >= sizeof(sockaddr_un::sun_path)) return BadAddress(text, "the path is too long");
     return address;
   }
@@ -39,11 +59,13 @@ Result<NetAddress> NetAddress::Parse(const std::string& text) {
   if (!port) return BadAddress(text, "the port is no number from 0 to 65535");
   address.port = *port;
   address.host = text.substr(0, colon);
-  const bool bracketed = address.host.starts_with('[') && address.host.ends_with(']');
-  if (bracketed) {
+  if (address.host.starts_with('[') && address.host.ends_with(']')) {
     address.host = address.host.substr(1, address.host.size() - 2);
+    if (!IsIpv6(address.host)) return BadAddress(text, "no IPv6 address in the brackets");
   } else if (address.host.find(':') != std::string::npos) {
     return BadAddress(text, "an IPv6 address needs brackets");
+  } else if (!IsHostName(address.host)) {
+    return BadAddress(text, "a host has letters, digits, '.', '-' and '_'");
   }
   if (address.host.empty()) return BadAddress(text, "no host");
   return address;

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <string>
 
 #include "base/grpc/grpc_channel.h"
 #include "base/grpc/grpc_server.h"
@@ -29,17 +30,19 @@ class UnixPath {
 };
 
 TEST(NetAddressTest, TheThreeFormsRoundTrip) {
-  for (const char* text : {"127.0.0.1:80", "[::1]:0", "host.example:65535", "unix:/run/bascule.sock"}) {
+  for (const char* text :
+       {"127.0.0.1:80", "[::1]:0", "[fe80::1%eth0]:9", "host.example:65535", "unix:/run/bascule.sock"}) {
     EXPECT_EQ(NetAddress::Parse(text)->ToString(), text);
   }
 }
 
 TEST(NetAddressTest, AnythingElseIsABadAddress) {
   const std::string long_path = "unix:/" + std::string(200, 'x');
-  for (const char* text : {"", "host", "host:", ":80", "host:65536", "host:-1", "host:8x", "::1:80", "[]:80",
-                           "unix:relative", long_path.c_str()}) {
+  for (const char* text : {"", "host", "host:", ":80", "host:65536", "host:-1", "host:8x", "a b:7", "a/b:7", "::1:80",
+                           "[]:80", "[[]]:7", "[host]:7", "[::1%]:7", "[::1:7", "unix:relative", long_path.c_str()}) {
     EXPECT_EQ(NetAddress::Parse(text).status().reason(), "bad_address") << text;
   }
+  EXPECT_EQ(NetAddress::Parse({"unix:/a\0b", 9}).status().reason(), "bad_address");
 }
 
 TEST(GrpcStatusTest, EveryCodeAndTheReasonSurviveTheEdge) {
