@@ -86,6 +86,13 @@ class Device {
   // Unavailable "peer_lost"  its maker has destroyed it; FailedPrecondition "same_process"
   virtual Result<std::unique_ptr<DeviceEvent>> OpenEvent(const EventHandle& handle) = 0;
 
+  // An event that the caller made with the device's own library (cudaEvent_t), and keeps longer than what this gives.
+  virtual std::unique_ptr<DeviceEvent> Borrow(void* native_event) = 0;
+  // Kernels of this device may follow the addresses of `memory`, as far as its first and last byte tell.
+  //
+  // InvalidArgument "not_on_device"  it is another device's, or host memory that is not pinned
+  virtual Status CheckReachable(std::span<const std::byte> memory) = 0;
+
   // Names `memory` for other processes. Its owner keeps it until they have closed it.
   //
   // InvalidArgument "not_exportable"  memory of another device or of the host, or of an allocator that cannot export

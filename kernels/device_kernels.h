@@ -48,6 +48,9 @@ struct DeviceKernels {
                    TokenLogprob* tokens, StreamHandle stream);
 };
 
+// Those of the CUDA module. As LoadCudaBackend; FailedPrecondition "backend_mismatch"  the module brings none
+Result<const DeviceKernels*> LoadDeviceKernels();
+
 }  // namespace bascule
 
 // The part "kernels" of a module: DeviceBackend::Part gives this function.

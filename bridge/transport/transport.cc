@@ -17,10 +17,12 @@ std::string_view TransportName(TransportKind kind) {
 }
 
 Result<TransportKind> ParseTransport(std::string_view name) {
-  for (const TransportKind kind : {TransportKind::kLoopback, TransportKind::kShm, TransportKind::kGrpc}) {
+  for (const TransportKind kind :
+       {TransportKind::kLoopback, TransportKind::kShm, TransportKind::kGrpc, TransportKind::kCudaIpc}) {
     if (TransportName(kind) == name) return kind;
   }
-  return Status::InvalidArgument("unknown_transport", fmt::format("'{}' is none of loopback, shm, grpc", name));
+  return Status::InvalidArgument("unknown_transport",
+                                 fmt::format("'{}' is none of loopback, shm, grpc, cuda_ipc", name));
 }
 
 Status BucketSender::SendViews(std::size_t, std::vector<BoxView>) {
@@ -34,6 +36,12 @@ std::span<std::byte> BucketSender::AcquireDevicePayload() {
 Status BucketSender::SendFilledOn(std::size_t, DeviceStream&) {
   CheckFailed(__FILE__, __LINE__, "a transport with frames on a device");
 }
+
+Result<std::uint32_t> BucketSender::PutBy(DeviceStream&) {
+  CheckFailed(__FILE__, __LINE__, "a transport with frames on a device");
+}
+
+void BucketSender::TakeUp(std::uint32_t) { CheckFailed(__FILE__, __LINE__, "a transport with frames on a device"); }
 
 Status BucketReceiver::AcknowledgeReadOn(const ReceivedFrame&, const BucketAck&, DeviceStream&) {
   CheckFailed(__FILE__, __LINE__, "a transport with frames on a device");

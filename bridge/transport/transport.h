@@ -23,12 +23,11 @@
 
 namespace bascule {
 
+class Device;
 class DeviceStream;
 
 enum class TransportKind : std::uint8_t { kLoopback, kShm, kGrpc, kCudaIpc };
 std::string_view TransportName(TransportKind kind);  // "shm"
-// One of those that an engine offers: not yet cuda_ipc, for which its slots would lie on a GPU.
-//
 // InvalidArgument "unknown_transport"
 Result<TransportKind> ParseTransport(std::string_view name);
 
@@ -100,6 +99,12 @@ class BucketSender {
   virtual bool HasDevicePayload() const { return false; }
   // That part of the acquired frame. What was read from it is done. Only where HasDevicePayload.
   virtual std::span<std::byte> AcquireDevicePayload();
+  // Puts the acquired frame by, so that the device can fill several at once: it keeps its credit, another one may be
+  // acquired, and the route stays until what is enqueued on `filling` until now is done. Gives its number. Errors of
+  // the device.
+  virtual Result<std::uint32_t> PutBy(DeviceStream& filling);
+  // The frame put by under that number is the acquired one again. No other is acquired.
+  virtual void TakeUp(std::uint32_t number);
   // As Send; the receiver gets the frame when what is enqueued on `filled_on` until now is done. Errors of the device.
   virtual Status SendFilledOn(std::size_t bytes, DeviceStream& filled_on);
   // Waits for an acknowledgement, which also frees its frame. Those that came before the peer was lost come first.
@@ -121,8 +126,9 @@ struct ReceivedFrame {
   std::span<const std::byte> device_payload = {};
 };
 
+// Where a frame has a part in device memory, all of its payload lies there, from the first byte on.
 inline PayloadPlace PlaceOfPayload(const ReceivedFrame& frame) {
-  return frame.payload.empty() ? PayloadPlace::kInFrame : PayloadPlace::kApart;
+  return frame.payload.empty() && frame.device_payload.empty() ? PayloadPlace::kInFrame : PayloadPlace::kApart;
 }
 
 // Receiving end. Thread-safety: confined to one receiving thread, except Cancel.
@@ -165,6 +171,8 @@ class TransportDialer {
  public:
   virtual ~TransportDialer() = default;
   virtual TransportKind kind() const = 0;
+  // Whose memory the payload of its frames lies in: only who has the weights there can send. Null: the host's.
+  virtual Device* device() const { return nullptr; }
   // True when `endpoint` can be reached from here by its nature (shm: same host, the socket is there).
   virtual bool CanReach(const TransportEndpoint& endpoint) const = 0;
   // Waits until the listener has taken the route; nobody need be in Accept.

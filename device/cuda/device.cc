@@ -50,6 +50,29 @@ Result<std::unique_ptr<DeviceEvent>> CudaDevice::OpenEvent(const EventHandle& ha
   return event;
 }
 
+std::unique_ptr<DeviceEvent> CudaDevice::Borrow(void* native_event) {
+  return std::make_unique<CudaEvent>(static_cast<cudaEvent_t>(native_event), description_, CudaEvent::Owner::kCaller);
+}
+
+Status CudaDevice::CheckReachable(std::span<const std::byte> memory) {
+  const UseDevice use(description_.ordinal);
+  RETURN_IF_ERROR(CudaStatus(use.error(), "cudaSetDevice", description_));
+  if (memory.empty()) return OkStatus();
+  for (const std::byte* const byte : {&memory.front(), &memory.back()}) {
+    cudaPointerAttributes attributes{};
+    RETURN_IF_CUDA_ERROR(cudaPointerGetAttributes, description_, &attributes, byte);
+    const bool own = attributes.type == cudaMemoryTypeDevice && attributes.device == description_.ordinal;
+    if (own || attributes.type == cudaMemoryTypeHost || attributes.type == cudaMemoryTypeManaged) continue;
+    return Status::InvalidArgument(
+        "not_on_device", fmt::format("device {} {}: {} lies in {}", description_.ordinal, description_.uuid.ToString(),
+                                     static_cast<const void*>(byte),
+                                     attributes.type == cudaMemoryTypeDevice
+                                         ? fmt::format("device {}", attributes.device)
+                                         : std::string("host memory that is not pinned, or nowhere")));
+  }
+  return OkStatus();
+}
+
 Result<ExportedMemory> CudaDevice::Export(std::span<const std::byte> memory) {
   const UseDevice use(description_.ordinal);
   RETURN_IF_ERROR(CudaStatus(use.error(), "cudaSetDevice", description_));

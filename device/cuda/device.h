@@ -24,6 +24,8 @@ class CudaDevice final : public Device {
   Result<std::unique_ptr<DeviceEvent>> MakeEvent() override;
   Result<SharedEvent> MakeSharedEvent() override;
   Result<std::unique_ptr<DeviceEvent>> OpenEvent(const EventHandle& handle) override;
+  std::unique_ptr<DeviceEvent> Borrow(void* native_event) override;
+  Status CheckReachable(std::span<const std::byte> memory) override;
   Result<ExportedMemory> Export(std::span<const std::byte> memory) override;
   Result<std::unique_ptr<DeviceBuffer>> OpenMemory(const MemoryHandle& handle, std::int64_t bytes) override;
 

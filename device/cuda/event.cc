@@ -18,7 +18,9 @@ Result<std::unique_ptr<CudaEvent>> MakeWith(unsigned flags, const DeviceDescript
 }  // namespace
 
 // Work that an event still marks goes on; the event is released behind it.
-CudaEvent::~CudaEvent() { static_cast<void>(CudaStatus(cudaEventDestroy(event_), "cudaEventDestroy")); }
+CudaEvent::~CudaEvent() {
+  if (owner_ == Owner::kThis) static_cast<void>(CudaStatus(cudaEventDestroy(event_), "cudaEventDestroy"));
+}
 
 Result<bool> CudaEvent::Passed() {
   const cudaError_t error = cudaEventQuery(event_);

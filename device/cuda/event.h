@@ -13,8 +13,10 @@ namespace bascule {
 
 class CudaEvent final : public DeviceEvent {
  public:
-  // Takes an event of `device`, which outlives it.
-  CudaEvent(cudaEvent_t event, const DeviceDescription& device) : event_(event), device_(device) {}
+  enum class Owner { kThis, kCaller };
+  // An event of `device`, which outlives it.
+  CudaEvent(cudaEvent_t event, const DeviceDescription& device, Owner owner = Owner::kThis)
+      : event_(event), device_(device), owner_(owner) {}
   ~CudaEvent() override;
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
@@ -25,6 +27,7 @@ class CudaEvent final : public DeviceEvent {
  private:
   const cudaEvent_t event_;
   const DeviceDescription& device_;
+  const Owner owner_;
 };
 
 Result<std::unique_ptr<CudaEvent>> MakeCudaEvent(const DeviceDescription& device);

@@ -14,6 +14,7 @@ constexpr std::array kTransports = {
     std::pair{TransportKind::kLoopback, v1::TRANSPORT_LOOPBACK},
     std::pair{TransportKind::kShm, v1::TRANSPORT_SHM},
     std::pair{TransportKind::kGrpc, v1::TRANSPORT_GRPC},
+    std::pair{TransportKind::kCudaIpc, v1::TRANSPORT_CUDA_IPC},
 };
 
 }  // namespace
@@ -61,7 +62,8 @@ std::int64_t MicrosecondsOf(Duration time) {
 }
 
 PlanOptions FromProto(const v1::PlanOptions& proto) {
-  return {.bucket_bytes = proto.bucket_bytes(), .ignore = {proto.ignore().begin(), proto.ignore().end()},
+  return {.bucket_bytes = proto.bucket_bytes(),
+          .ignore = {proto.ignore().begin(), proto.ignore().end()},
           .window_bytes = proto.window_bytes()};
 }
 

@@ -17,6 +17,7 @@ class CudaIpcDialer final : public TransportDialer {
       : device_(device), clock_(clock), retired_(std::make_shared<RetiredEnds>(clock)) {}
 
   TransportKind kind() const override { return TransportKind::kCudaIpc; }
+  Device* device() const override { return &device_; }
   // The address names this device, by its UUID, and a socket file of this user.
   bool CanReach(const TransportEndpoint& endpoint) const override;
   // FailedPrecondition "other_device"; ResourceExhausted "device_memory"; errors of the device

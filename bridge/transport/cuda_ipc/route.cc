@@ -95,6 +95,12 @@ class CudaIpcSender final : public BucketSender {
     return host_->Send(bytes);
   }
 
+  Result<std::uint32_t> PutBy(DeviceStream& filling) override {
+    RETURN_IF_ERROR(filling.Record(own_->mark(host_->acquired())));
+    return host_->PutBy(filling);
+  }
+  void TakeUp(std::uint32_t number) override { host_->TakeUp(number); }
+
   Result<BucketAck> NextAck(Deadline deadline) override {
     if (!returning_) {
       ASSIGN_OR_RETURN(returning_, host_->NextAck(deadline));

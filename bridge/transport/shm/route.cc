@@ -49,15 +49,25 @@ class Sender final : public ShmSender {
   bool HasCredit() const override { return credits_.AnyFree(); }
 
   std::span<std::byte> Acquire() override {
-    acquired_ = credits_.Next();
+    if (!was_put_by_) acquired_ = credits_.Next();
     return arena_.frame(*acquired_);
   }
 
   Status Send(std::size_t bytes) override {
     CHECK(acquired_.has_value() && std::cmp_less_equal(bytes, hello_.frame_bytes));
-    const std::uint32_t index = *std::exchange(acquired_, std::nullopt);
-    CHECK(credits_.Take(index));
-    return socket_.Send(ShmFrame{index, bytes});
+    if (!std::exchange(was_put_by_, false)) CHECK(credits_.Take(*acquired_));
+    return socket_.Send(ShmFrame{*std::exchange(acquired_, std::nullopt), bytes});
+  }
+
+  Result<std::uint32_t> PutBy(DeviceStream& /*filling*/) override {
+    CHECK(acquired_.has_value() && !was_put_by_ && credits_.Take(*acquired_));
+    return *std::exchange(acquired_, std::nullopt);
+  }
+
+  void TakeUp(std::uint32_t number) override {
+    CHECK(!acquired_.has_value());
+    acquired_ = number;
+    was_put_by_ = true;
   }
 
   Result<BucketAck> NextAck(Deadline deadline) override {
@@ -86,6 +96,7 @@ class Sender final : public ShmSender {
   RouteSocket socket_;
   Credits credits_;
   std::optional<std::uint32_t> acquired_;
+  bool was_put_by_ = false;  // the acquired frame, which has its credit already
   std::uint32_t returned_ = 0;
 };
 

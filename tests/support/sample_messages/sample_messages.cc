@@ -45,7 +45,10 @@ std::vector<SessionMessage> OneMessageOfEach() {
   reply.live = {"run", 8, SampleHash(3)};
   reply.kept = {"run", 7, SampleHash(8)};
   reply.highest_number = 9;
-  reply.endpoints = {{TransportKind::kLoopback, "x"}, {TransportKind::kShm, "/p"}, {TransportKind::kGrpc, "h:1"}};
+  reply.endpoints = {{TransportKind::kLoopback, "x"},
+                     {TransportKind::kShm, "/p"},
+                     {TransportKind::kGrpc, "h:1"},
+                     {TransportKind::kCudaIpc, "GPU-1:/p"}};
   reply.connection = ~std::uint64_t{0};
   reply.max_credits = 8;
   FlipReport report{{"run", 8, SampleHash(4)}, 77, 12.5, {1, 2, 3, 4, 5, 6, 7, {{"images", 8, 9}}}};
@@ -64,7 +67,8 @@ std::vector<SessionMessage> OneMessageOfEach() {
       GroupWelcome{InstanceId{12}, 5},
       GroupEnter{6, 17},
       GroupLayout{SampleLayout()},
-      GroupPlan{"engine:1", 9, SampleLayout(), {4096, {"*.bias"}, 1 << 20}, SampleHash(6), {{TransportKind::kShm, "/p"}}},
+      GroupPlan{
+          "engine:1", 9, SampleLayout(), {4096, {"*.bias"}, 1 << 20}, SampleHash(6), {{TransportKind::kShm, "/p"}}},
       GroupPlanned{9, Status::FailedPrecondition("plan_mismatch", "x"), {TransportKind::kGrpc, TransportKind::kShm}},
       GroupSend{SessionId{8}, 9, {TransportKind::kGrpc, "h:1"}, 8192, 4, std::chrono::microseconds(77), true},
       GroupFetch{SessionId{8}, 5, 6},

@@ -150,6 +150,47 @@ TEST(CudaStreamTest, PageableHostMemoryIsRefusedSinceTheCopyWouldWait) {
   EXPECT_EQ(stream->Fill(pageable, std::byte{1}).reason(), "not_pinned");
 }
 
+TEST(CudaStreamTest, AnEventThatTheCallerMadeItselfOrdersStreamsAndStaysTheCallers) {
+  Device& device = FakeDevice();
+  void* const runtime = dlopen("libcudart.so.13", RTLD_NOW | RTLD_NOLOAD);
+  cudaEvent_t made = nullptr;
+  ASSERT_EQ(reinterpret_cast<cudaError_t (*)(cudaEvent_t*, unsigned)>(dlsym(runtime, "cudaEventCreateWithFlags"))(
+                &made, cudaEventDisableTiming),
+            cudaSuccess);
+  const auto memory = device.memory().Allocate(kBytes).value();
+  const auto copy = device.memory().Allocate(kBytes).value();
+  const auto writing = device.MakeStream(StreamPriority::kNormal).value();
+  const auto reading = device.MakeStream(StreamPriority::kNormal).value();
+  const int events = FakeCuda::Census().events;
+  for (int round = 1; round <= 20; ++round) {
+    const std::unique_ptr<DeviceEvent> written = device.Borrow(made);
+    ASSERT_TRUE(writing->Fill(memory->bytes(), static_cast<std::byte>(round)).ok());
+    ASSERT_TRUE(writing->Record(*written).ok());
+    ASSERT_TRUE(reading->WaitFor(*written).ok());
+    ASSERT_TRUE(reading->Copy(copy->bytes(), memory->bytes()).ok());
+    ASSERT_TRUE(Drain(device, *reading).ok());
+
+    EXPECT_THAT(ReadDevice(device, copy->bytes()).value(), Each(static_cast<std::byte>(round)));
+  }
+  EXPECT_EQ(FakeCuda::Census().events, events);
+}
+
+TEST(CudaDeviceTest, MemoryThatKernelsCannotFollowIsToldByWhereItLies) {
+  Device& device = FakeDevice();
+  const auto own = device.memory().Allocate(kBytes).value();
+  const auto pinned = device.pinned_memory().Allocate(kBytes).value();
+  const auto elsewhere = FakeDevice(1).memory().Allocate(kBytes).value();
+  const std::vector<std::byte> pageable(kBytes);
+  const std::byte* const inside = own->bytes().data() + 5;
+
+  EXPECT_TRUE(device.CheckReachable(own->bytes()).ok());
+  EXPECT_TRUE(device.CheckReachable(pinned->bytes()).ok());
+  EXPECT_TRUE(device.CheckReachable({}).ok());
+  EXPECT_EQ(device.CheckReachable(pageable).reason(), "not_on_device");
+  EXPECT_EQ(device.CheckReachable(std::span(inside, std::size_t{5} << 20)).reason(), "not_on_device");
+  EXPECT_THAT(device.CheckReachable(elsewhere->bytes()).message(), HasSubstr("lies in device 1"));
+}
+
 TEST(CudaErrorTest, OutOfMemoryNamesTheBytesTheDeviceAndCudasOwnWords) {
   const Status status = FakeDevice().memory().Allocate(std::size_t{1} << 40).status();
 

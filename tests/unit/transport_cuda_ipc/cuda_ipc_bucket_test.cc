@@ -66,8 +66,8 @@ class MoveOnDevice {
 
   Status Enqueue(const std::byte* from, std::byte* to, DeviceStream& stream) {
     RETURN_IF_ERROR(stream.Fill(digest_->bytes(), std::byte{0}));
-    const auto kernels = reinterpret_cast<const DeviceKernels* (*)()>((*LoadCudaBackend())->Part("kernels"));
-    return kernels()->move_and_digest_boxes(
+    ASSIGN_OR_RETURN(const DeviceKernels* const kernels, LoadDeviceKernels());
+    return kernels->move_and_digest_boxes(
         MoveBatch{.entries = reinterpret_cast<const MoveEntry*>(entries_->bytes().data()),
                   .entry_count = 1,
                   .tiles = table_.tiles(),

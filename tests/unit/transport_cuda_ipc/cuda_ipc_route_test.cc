@@ -73,6 +73,49 @@ TEST_F(CudaIpcRouteTest, AFrameThatIsGivenBackWithoutTheEventOfItsReadingIsFound
   EXPECT_TRUE(IsFound(Mistake::kGivenBackWhileItIsRead));
 }
 
+TEST_F(CudaIpcRouteTest, SeveralFramesAreFilledAtOnceAndSentInAnyOrder) {
+  Open();
+  FrameSink sink(device_, *receiver_);
+  const auto first_stream = device_.MakeStream(StreamPriority::kNormal).value();
+  const auto second_stream = device_.MakeStream(StreamPriority::kNormal).value();
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    FakeCuda::SetSeed(seed);
+    const int base = 2 * static_cast<int>(seed - 1);
+    ASSERT_TRUE(first_stream->Fill(sender_->AcquireDevicePayload(), ByteOf(base + 1)).ok());
+    const std::uint32_t first = sender_->PutBy(*first_stream).value();
+    ASSERT_TRUE(second_stream->Fill(sender_->AcquireDevicePayload(), ByteOf(base)).ok());
+    const std::uint32_t second = sender_->PutBy(*second_stream).value();
+    EXPECT_NE(first, second);
+    EXPECT_FALSE(sender_->HasCredit()) << "a frame put by keeps its credit";
+
+    for (const auto& [number, stream, byte] :
+         {std::tuple(second, second_stream.get(), base), std::tuple(first, first_stream.get(), base + 1)}) {
+      sender_->TakeUp(number);
+      sender_->Acquire()[0] = ByteOf(byte);
+      ASSERT_TRUE(sender_->SendFilledOn(1, *stream).ok());
+      ASSERT_TRUE(sink.Take().ok());
+    }
+    for (int free = 0; free < kHello.credits; ++free) ASSERT_TRUE(sender_->NextAck(Soon()).ok());
+  }
+
+  ASSERT_TRUE(Drain(device_, sink.stream()).ok());
+  EXPECT_EQ(sink.CountWrong(), 0);
+}
+
+TEST_F(CudaIpcRouteTest, ARouteThatClosesWaitsForTheDeviceToFillWhatWasPutBy) {
+  Open();
+  const auto stream = device_.MakeStream(StreamPriority::kNormal).value();
+  const int allocations = FakeCuda::Census().allocations;
+  ASSERT_TRUE(stream->Fill(sender_->AcquireDevicePayload(), std::byte{7}).ok());
+  ASSERT_TRUE(sender_->PutBy(*stream).ok());
+
+  receiver_.reset();
+  sender_.reset();
+
+  EXPECT_EQ(FakeCuda::Census().allocations, allocations - 1);
+  EXPECT_TRUE(Drain(device_, *stream).ok()) << "the memory was there until it was filled";
+}
+
 TEST_F(CudaIpcRouteTest, NothingIsOpenedThatTheSameProcessMade) {
   Open();
 
