@@ -7,6 +7,7 @@
 //   ResourceExhausted "device_memory"   no room for what was asked
 //   Unavailable "no_cuda_device"        the device or its driver is not there (any more)
 //   Internal "device_lost"              work failed on the device; this process cannot use it again
+//   Internal "capture_broken"           what was captured cannot be; nothing of it has run
 //   Internal "device_error"             anything else
 //
 // Thread-safety: thread-safe; any thread may call, whatever device it used last.

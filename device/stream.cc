@@ -4,17 +4,16 @@
 
 namespace bascule {
 
-Status AwaitEvent(DeviceEvent& event, Deadline deadline, Clock& clock) {
-  // Short steps at first, for work that is nearly done; long ones do not cost a core.
+Status AwaitEvent(DeviceEvent& event, Deadline deadline, Clock& clock, Duration longest_nap) {
+  // Short naps at first, for work that is nearly done.
   constexpr Duration kShortest = std::chrono::microseconds(20);
-  constexpr Duration kLongest = std::chrono::microseconds(500);
-  for (Duration step = kShortest;; step = std::min(step * 2, kLongest)) {
+  for (Duration nap = std::min(kShortest, longest_nap);; nap = std::min(nap * 2, longest_nap)) {
     ASSIGN_OR_RETURN(const bool passed, event.Passed());
     if (passed) return OkStatus();
     if (deadline.Passed(clock)) {
       return Status::DeadlineExceeded("device_deadline", "work on the device is not done");
     }
-    clock.SleepUntil(std::min(clock.Now() + step, deadline.point()), {});
+    clock.SleepUntil(std::min(clock.Now() + nap, deadline.point()), {});
   }
 }
 

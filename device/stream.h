@@ -4,10 +4,13 @@
 //
 // Memory that enqueued work reads or writes stays alive and untouched until an event recorded behind it has passed.
 //
-// Thread-safety: a stream is thread-compatible, an event thread-safe.
+// Work that is done over and over can be captured once, as a graph, and launched as one piece.
+//
+// Thread-safety: a stream is thread-compatible, an event thread-safe, a graph thread-compatible.
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 
 #include "base/clock.h"
@@ -30,6 +33,13 @@ class DeviceEvent {
   virtual Result<bool> Passed() = 0;
 };
 
+// Captured work: what ran on which memory, with the numbers that it was enqueued with. Only the bytes in memory may
+// differ from launch to launch. The memory outlives the graph, and a graph the end of its launches.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+};
+
 // What may wait for the other's work: staging runs behind decode.
 enum class StreamPriority { kLow, kNormal, kHigh };
 
@@ -50,11 +60,26 @@ class DeviceStream {
   virtual Status Record(DeviceEvent& event) = 0;
   // What is enqueued from now on runs after `event`'s latest mark, also one of another stream, device or process.
   virtual Status WaitFor(DeviceEvent& event) = 0;
+
+  // From here until EndCapture what this thread enqueues on this stream is not run but noted down, and likewise on
+  // every stream, of any device, that waits for an event recorded here, until this stream has waited for it in turn.
+  // Meanwhile this thread allocates nothing and asks no event whether it has passed; other threads go on as ever.
+  virtual Status BeginCapture() = 0;
+  // Ends it in any case, also after an error.
+  //
+  // Internal "capture_broken"  something was done that cannot be captured, or a stream that joined was not waited for
+  virtual Result<std::unique_ptr<DeviceGraph>> EndCapture() = 0;
+  // Enqueues all of a graph that this stream, or another of its device, has captured. A graph runs once at a time:
+  // launch it again on the same stream, or behind an event.
+  virtual Status Launch(DeviceGraph& graph) = 0;
 };
 
-// Waits on the host until `event` has passed.
+inline constexpr Duration kLongestNap = std::chrono::microseconds(500);
+
+// Waits on the host until `event` has passed, looking at it again after naps of at most `longest_nap`: long ones do not
+// cost a core.
 //
 // DeadlineExceeded "device_deadline"  the work before it is not done; errors of the device
-Status AwaitEvent(DeviceEvent& event, Deadline deadline, Clock& clock);
+Status AwaitEvent(DeviceEvent& event, Deadline deadline, Clock& clock, Duration longest_nap = kLongestNap);
 
 }  // namespace bascule

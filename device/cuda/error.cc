@@ -23,6 +23,14 @@ constexpr std::array kAbsent = {
     cudaErrorCompatNotSupportedOnDevice,
 };
 
+constexpr std::array kBrokenCapture = {
+    cudaErrorStreamCaptureUnsupported, cudaErrorStreamCaptureInvalidated,
+    cudaErrorStreamCaptureMerge,       cudaErrorStreamCaptureUnmatched,
+    cudaErrorStreamCaptureUnjoined,    cudaErrorStreamCaptureIsolation,
+    cudaErrorStreamCaptureImplicit,    cudaErrorCapturedEvent,
+    cudaErrorStreamCaptureWrongThread,
+};
+
 bool IsOneOf(cudaError_t error, std::span<const cudaError_t> set) { return std::ranges::find(set, error) != set.end(); }
 
 Status ToStatus(cudaError_t error, std::string message) {
@@ -33,6 +41,7 @@ Status ToStatus(cudaError_t error, std::string message) {
   if (IsOneOf(error, kFatal)) {
     return Status::Internal("device_lost", message + "; start this process again (compute-sanitizer finds the access)");
   }
+  if (IsOneOf(error, kBrokenCapture)) return Status::Internal("capture_broken", std::move(message));
   return Status::Internal("device_error", std::move(message));
 }
 

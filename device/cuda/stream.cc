@@ -8,6 +8,18 @@
 namespace bascule {
 namespace {
 
+class CudaGraph final : public DeviceGraph {
+ public:
+  explicit CudaGraph(cudaGraphExec_t graph) : graph_(graph) {}
+  ~CudaGraph() override { static_cast<void>(CudaStatus(cudaGraphExecDestroy(graph_), "cudaGraphExecDestroy")); }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+  cudaGraphExec_t get() const { return graph_; }
+
+ private:
+  const cudaGraphExec_t graph_;
+};
+
 class CudaStream final : public DeviceStream {
  public:
   CudaStream(cudaStream_t stream, const DeviceDescription& device) : stream_(stream), device_(device) {}
@@ -40,6 +52,27 @@ class CudaStream final : public DeviceStream {
 
   Status WaitFor(DeviceEvent& event) override {
     RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent, device_, stream_, static_cast<CudaEvent&>(event).get(), 0);
+    return OkStatus();
+  }
+
+  Status BeginCapture() override {
+    // Other threads allocate and wait while this one captures.
+    RETURN_IF_CUDA_ERROR(cudaStreamBeginCapture, device_, stream_, cudaStreamCaptureModeThreadLocal);
+    return OkStatus();
+  }
+
+  Result<std::unique_ptr<DeviceGraph>> EndCapture() override {
+    cudaGraph_t noted = nullptr;
+    RETURN_IF_CUDA_ERROR(cudaStreamEndCapture, device_, stream_, &noted);
+    cudaGraphExec_t graph = nullptr;
+    const cudaError_t made = cudaGraphInstantiate(&graph, noted, 0);
+    static_cast<void>(CudaStatus(cudaGraphDestroy(noted), "cudaGraphDestroy"));
+    RETURN_IF_ERROR(CudaStatus(made, "cudaGraphInstantiate", device_));
+    return std::unique_ptr<DeviceGraph>(std::make_unique<CudaGraph>(graph));
+  }
+
+  Status Launch(DeviceGraph& graph) override {
+    RETURN_IF_CUDA_ERROR(cudaGraphLaunch, device_, static_cast<CudaGraph&>(graph).get(), stream_);
     return OkStatus();
   }
 

@@ -21,7 +21,8 @@ struct FakeCudaCensus {
   int opened_allocations = 0;  // of other processes
   int streams = 0;
   int events = 0;    // made and opened
-  int launches = 0;  // of kernels, ever
+  int launches = 0;  // of kernels, ever; those of a graph once, when they are captured
+  int graphs = 0;    // that can be launched
 };
 
 class FakeCuda {

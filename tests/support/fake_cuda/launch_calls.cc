@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "tests/support/fake_cuda/capture.h"
 #include "tests/support/fake_cuda/control.h"
 #include "tests/support/fake_cuda/kernel_table.h"
+#include "tests/support/fake_cuda/library_seam.h"
 #include "tests/support/fake_cuda/memory.h"
 #include "tests/support/fake_cuda/runtime_internal.h"
 #include "tests/support/fake_cuda/stream_calls_internal.h"
@@ -144,7 +146,19 @@ void bascule_fake_cuda_census(bascule::FakeCudaCensus* census) {
   Memory::Get().Count(*census);
   census->streams = Streams::Get().Count();
   census->events = CountEvents();
+  census->graphs = Captures::Get().Count();
   census->launches = launches;
+}
+
+cudaError_t bascule_fake_cuda_enqueue(cudaStream_t stream, const std::function<void()>& run) {
+  return EnqueueWork(stream, /*lost=*/false, run);
+}
+
+bool bascule_fake_cuda_captures(cudaStream_t stream) { return Captures::Get().IsCapturing(stream); }
+
+int bascule_fake_cuda_take_fault(const char* function) {
+  const int fault = Faults::Get().Take(function);
+  return fault == bascule::FakeCuda::kLost ? 0 : fault;
 }
 
 void bascule_fake_cuda_seed(std::uint64_t seed) { Streams::Get().SetSeed(seed); }

@@ -1,6 +1,7 @@
 // Memory, and what other processes see of it.
 #include <cuda_runtime_api.h>
 
+#include "tests/support/fake_cuda/capture.h"
 #include "tests/support/fake_cuda/devices.h"
 #include "tests/support/fake_cuda/memory.h"
 #include "tests/support/fake_cuda/runtime_internal.h"
@@ -11,11 +12,13 @@ extern "C" {
 
 cudaError_t cudaMalloc(void** address, std::size_t bytes) {
   FAKE_CUDA_CALL();
+  FAKE_CUDA_NOT_WHILE_CAPTURING();
   return Remember(Memory::Get().Allocate(bytes, CurrentDevice(), Kind::kDevice, address));
 }
 
 cudaError_t cudaFree(void* address) {
   FAKE_CUDA_CALL();
+  FAKE_CUDA_NOT_WHILE_CAPTURING();
   return Remember(Memory::Get().Free(address, Kind::kDevice));
 }
 
@@ -31,11 +34,13 @@ cudaError_t cudaMallocManaged(void** address, std::size_t bytes, unsigned) {
 
 cudaError_t cudaHostAlloc(void** address, std::size_t bytes, unsigned) {
   FAKE_CUDA_CALL();
+  FAKE_CUDA_NOT_WHILE_CAPTURING();
   return Remember(Memory::Get().Allocate(bytes, CurrentDevice(), Kind::kPinned, address));
 }
 
 cudaError_t cudaFreeHost(void* address) {
   FAKE_CUDA_CALL();
+  FAKE_CUDA_NOT_WHILE_CAPTURING();
   return Remember(Memory::Get().Free(address, Kind::kPinned));
 }
 

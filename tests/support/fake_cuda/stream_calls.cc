@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "tests/support/fake_cuda/capture.h"
 #include "tests/support/fake_cuda/devices.h"
 #include "tests/support/fake_cuda/ipc.h"
 #include "tests/support/fake_cuda/runtime_internal.h"
@@ -59,6 +60,7 @@ cudaError_t EnqueueInPieces(cudaStream_t stream, std::size_t bytes, bool lost, C
 namespace bascule::fake_cuda {
 
 cudaError_t EnqueueWork(cudaStream_t stream, bool lost, std::function<void()> run) {
+  if (Captures::Get().Note(stream, lost, run)) return cudaSuccess;
   Work work{.ready = nullptr, .run = std::move(run)};
   if (lost) work.ready = [] { return false; };
   return Streams::Get().Enqueue(stream, std::move(work)) ? cudaSuccess : cudaErrorInvalidResourceHandle;
@@ -83,6 +85,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   FAKE_CUDA_CALL();
+  if (Captures::Get().IsCapturing(stream)) return Remember(cudaErrorStreamCaptureUnsupported);
   return Remember(Streams::Get().Destroy(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle);
 }
 
@@ -90,6 +93,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t name, unsigned)
   FAKE_CUDA_CALL();
   const std::shared_ptr<Event> event = Find(name);
   if (event == nullptr) return Remember(cudaErrorInvalidResourceHandle);
+  cudaError_t answer = cudaSuccess;
+  if (Captures::Get().NoteWait(stream, event, &answer)) return Remember(answer);
   Work wait{.ready = [event, mark = event->latest()] { return event->Reached(mark); }, .run = [] {}};
   return Remember(Streams::Get().Enqueue(stream, std::move(wait)) ? cudaSuccess : cudaErrorInvalidResourceHandle);
 }
@@ -123,11 +128,13 @@ cudaError_t cudaEventRecord(cudaEvent_t name, cudaStream_t stream) {
   FAKE_CUDA_CALL();
   const std::shared_ptr<Event> event = Find(name);
   if (event == nullptr) return Remember(cudaErrorInvalidResourceHandle);
+  if (Captures::Get().NoteRecord(stream, event)) return cudaSuccess;
   return Remember(EnqueueWork(stream, lost, [event, mark = event->Record()] { event->Reach(mark); }));
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t name) {
   FAKE_CUDA_CALL();
+  FAKE_CUDA_NOT_WHILE_CAPTURING();
   const std::shared_ptr<Event> event = Find(name);
   if (event == nullptr) return Remember(cudaErrorInvalidResourceHandle);
   return event->Reached(event->latest()) ? cudaSuccess : cudaErrorNotReady;
