@@ -72,15 +72,8 @@ __device__ float Mix(const AttentionProblem& p, const float* weights, std::int64
   return sum / total;
 }
 
-}  // namespace
-}  // namespace cuda_internal
-
-namespace kernel {
-
-using namespace cuda_internal;
-
-__global__ void __launch_bounds__(kThreads) StoreKv(const KvStore* stores) {
-  const KvStore& store = stores[blockIdx.x];
+// By a whole block.
+__device__ void StoreOne(const KvStore& store) {
   const KvHeadView& cache = store.cache;
   const std::int64_t token = store.position % cache.page_tokens;
   float* const page = PageOf(cache, store.position);
@@ -93,10 +86,10 @@ __global__ void __launch_bounds__(kThreads) StoreKv(const KvStore* stores) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads) Attention(const AttentionProblem* problems) {
+// By a whole block.
+__device__ void Attend(const AttentionProblem& p) {
   __shared__ float largest_of_warps[kWarps][kHeads];
   __shared__ float totals[kHeads];
-  const AttentionProblem& p = problems[blockIdx.x];
   const std::int64_t size = p.cache.head_size, stride = (p.positions + kKvGroup - 1) / kKvGroup * kKvGroup;
   const int thread = static_cast<int>(threadIdx.x);
   for (std::int64_t head = 0; head < p.heads; head += kHeads) {
@@ -136,6 +129,52 @@ __global__ void __launch_bounds__(kThreads) Attention(const AttentionProblem* pr
   }
 }
 
+__device__ KvHeadView HeadOf(const PagedRows& cache, std::int64_t row, std::int64_t kv_head) {
+  return {.pool = cache.pool,
+          .pages = cache.page_tables + cache.first_page[row],
+          .page_floats = cache.page_floats,
+          .page_tokens = cache.page_tokens,
+          .key_offset = cache.key_offset + kv_head * cache.head_floats,
+          .value_offset = cache.value_offset + kv_head * cache.head_floats,
+          .head_size = cache.head_size};
+}
+
+}  // namespace
+}  // namespace cuda_internal
+
+namespace kernel {
+
+using namespace cuda_internal;
+
+__global__ void __launch_bounds__(kThreads) StoreKv(const KvStore* stores) { StoreOne(stores[blockIdx.x]); }
+
+__global__ void __launch_bounds__(kThreads) Attention(const AttentionProblem* problems) {
+  Attend(problems[blockIdx.x]);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    StoreKvRows(PagedRows cache, const float* keys, const float* values, std::int64_t row_stride) {
+  const std::int64_t row = blockIdx.x / cache.kv_heads, kv_head = blockIdx.x - row * cache.kv_heads;
+  if (cache.positions[row] < 0) return;
+  const std::int64_t at = row * row_stride + kv_head * cache.head_size;
+  StoreOne({HeadOf(cache, row, kv_head), cache.positions[row], keys + at, values + at});
+}
+
+__global__ void __launch_bounds__(kThreads) AttentionOfRows(AttentionRows rows, std::int64_t first) {
+  const PagedRows& cache = rows.cache;
+  const std::int64_t problem = first + blockIdx.x;
+  const std::int64_t row = problem / cache.kv_heads, kv_head = problem - row * cache.kv_heads;
+  if (cache.positions[row] < 0) return;
+  const std::int64_t at = kv_head * rows.heads * cache.head_size;
+  Attend({.cache = HeadOf(cache, row, kv_head),
+          .positions = std::int64_t{cache.positions[row]} + 1,
+          .heads = rows.heads,
+          .query = rows.query + row * rows.query_stride + at,
+          .scale = rows.scale,
+          .out = rows.out + row * rows.out_stride + at,
+          .scratch = rows.scratch + blockIdx.x * rows.scratch_floats});
+}
+
 }  // namespace kernel
 
 Status StoreKvOnDevice(const KvStore* stores, std::int64_t count, StreamHandle stream) {
@@ -144,6 +183,16 @@ Status StoreKvOnDevice(const KvStore* stores, std::int64_t count, StreamHandle s
 
 Status AttentionOnDevice(const AttentionProblem* problems, std::int64_t count, StreamHandle stream) {
   return LaunchOn<kernel::Attention>(stream, "Attention", count, cuda_internal::kThreads, problems);
+}
+
+Status StoreKvRowsOnDevice(const PagedRows& cache, const float* keys, const float* values, std::int64_t row_stride,
+                           std::int64_t rows, StreamHandle stream) {
+  return LaunchOn<kernel::StoreKvRows>(stream, "StoreKvRows", rows * cache.kv_heads, cuda_internal::kThreads, cache,
+                                       keys, values, row_stride);
+}
+
+Status AttentionRowsOnDevice(const AttentionRows& rows, std::int64_t first, std::int64_t count, StreamHandle stream) {
+  return LaunchOn<kernel::AttentionOfRows>(stream, "AttentionOfRows", count, cuda_internal::kThreads, rows, first);
 }
 
 }  // namespace bascule

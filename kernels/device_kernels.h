@@ -8,6 +8,7 @@
 #include "kernels/attention_device.h"
 #include "kernels/box_moves.h"
 #include "kernels/delta_device.h"
+#include "kernels/rows_device.h"
 #include "kernels/sample_device.h"
 #include "kernels/weight_view.h"
 
@@ -43,6 +44,21 @@ struct DeviceKernels {
   // kernels/attention_device.h
   Status (*store_kv)(const KvStore* stores, std::int64_t count, StreamHandle stream);
   Status (*attention)(const AttentionProblem* problems, std::int64_t count, StreamHandle stream);
+  Status (*store_kv_rows)(const PagedRows& cache, const float* keys, const float* values, std::int64_t row_stride,
+                          std::int64_t rows, StreamHandle stream);
+  Status (*attention_rows)(const AttentionRows& rows, std::int64_t first, std::int64_t count, StreamHandle stream);
+  // kernels/rows_device.h
+  Status (*take_rows)(const RowTable& table, const std::int32_t* index, std::int64_t count, float* y,
+                      StreamHandle stream);
+  Status (*place_rows)(const float* x, std::int64_t x_stride, std::int64_t rows, std::int64_t size, float* y,
+                       std::int64_t y_stride, StreamHandle stream);
+  Status (*rms_norm_heads)(float* x, std::int64_t rows, std::int64_t row_stride, std::int64_t heads, std::int64_t size,
+                           WeightView w, float eps, StreamHandle stream);
+  Status (*swiglu_rows)(const float* x, std::int64_t rows, std::int64_t size, float* y, StreamHandle stream);
+  // kernels/gemm_device.h
+  Status (*split_into_bf16)(const float* x, std::int64_t count, int pieces, std::uint16_t* split, StreamHandle stream);
+  Status (*sum_pieces)(const float* z, std::int64_t rows, std::int64_t outputs, float* y, std::int64_t y_stride,
+                       bool accumulate, StreamHandle stream);
   // kernels/sample_device.h
   Status (*sample)(const SampleRow* rows, std::int64_t count, std::int64_t size, float* weights, double* sums,
                    TokenLogprob* tokens, StreamHandle stream);

@@ -3,6 +3,7 @@
 #include "kernels/activations_device.h"
 #include "kernels/cast_device.h"
 #include "kernels/digest_device.h"
+#include "kernels/gemm_device.h"
 #include "kernels/pack_device.h"
 #include "kernels/quantize_device.h"
 
@@ -24,6 +25,14 @@ extern "C" const bascule::DeviceKernels* bascule_cuda_kernels() {
       .rope = bascule::RopeOnDevice,
       .store_kv = bascule::StoreKvOnDevice,
       .attention = bascule::AttentionOnDevice,
+      .store_kv_rows = bascule::StoreKvRowsOnDevice,
+      .attention_rows = bascule::AttentionRowsOnDevice,
+      .take_rows = bascule::TakeRowsOnDevice,
+      .place_rows = bascule::PlaceRowsOnDevice,
+      .rms_norm_heads = bascule::RmsNormHeadsOnDevice,
+      .swiglu_rows = bascule::SwigluRowsOnDevice,
+      .split_into_bf16 = bascule::SplitIntoBf16OnDevice,
+      .sum_pieces = bascule::SumPiecesOnDevice,
       .sample = bascule::SampleOnDevice,
   };
   return &kernels;

@@ -101,5 +101,97 @@ TEST_F(DeviceAttentionTest, StoresAndAttendsWithTheHostsBits) {
   }
 }
 
+// Three requests of several rows each in one pool, with a row left out between them.
+TEST_F(DeviceAttentionTest, TheRowsOfAStepStoreAndAttendWithTheHostsBitsAndARowWithoutAPositionDoesNothing) {
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    SetSeed(seed);
+    const std::int64_t head_size = Uniform(random, 1, 40), kv_heads = Uniform(random, 1, 3), heads = 2;
+    const std::int64_t page_tokens = 16 * Uniform(random, 1, 2), longest = 40;
+    const std::int64_t head_floats = page_tokens * (head_size + PaddedHead(head_size));
+    const std::int64_t page_floats = kv_heads * head_floats, row_floats = (2 + heads) * kv_heads * head_size;
+    std::vector<std::int32_t> tables, first_page, positions;
+    for (std::int32_t request = 0; request < 3; ++request) {
+      const auto begin = static_cast<std::int32_t>(tables.size());
+      for (std::int32_t page = 0; page * page_tokens < longest; ++page) tables.push_back(3 * page + request);
+      for (std::int32_t p = 0; p < 4 + 9 * request; ++p) first_page.push_back(begin), positions.push_back(p);
+      first_page.push_back(begin), positions.push_back(-1);
+    }
+    const auto rows = std::ssize(positions);
+    std::vector<float> pool(static_cast<std::size_t>((std::ssize(tables) + 3) * page_floats), std::nanf(""));
+    const std::vector<float> x = RandomFloats(random, static_cast<std::size_t>(rows * row_floats));
+    const auto pool_there = UploadItems<float>(pool), x_there = UploadItems<float>(x);
+    const auto tables_there = UploadItems<std::int32_t>(tables), first_there = UploadItems<std::int32_t>(first_page);
+    const auto positions_there = UploadItems<std::int32_t>(positions);
+    PagedRows cache{.pool = reinterpret_cast<float*>(pool_there->data()),
+                    .page_floats = page_floats,
+                    .page_tokens = page_tokens,
+                    .key_offset = 0,
+                    .value_offset = page_tokens * head_size,
+                    .head_floats = head_floats,
+                    .head_size = head_size,
+                    .kv_heads = kv_heads,
+                    .page_tables = reinterpret_cast<const std::int32_t*>(tables_there->data()),
+                    .first_page = reinterpret_cast<const std::int32_t*>(first_there->data()),
+                    .positions = reinterpret_cast<const std::int32_t*>(positions_there->data())};
+    const auto host_head = [&](std::int64_t row, std::int64_t kv_head) {
+      return KvHeadView{.pool = pool.data(),
+                        .pages = tables.data() + first_page[static_cast<std::size_t>(row)],
+                        .page_floats = page_floats,
+                        .page_tokens = page_tokens,
+                        .key_offset = kv_head * head_floats,
+                        .value_offset = kv_head * head_floats + page_tokens * head_size,
+                        .head_size = head_size};
+    };
+    const std::int64_t query_floats = kv_heads * heads * head_size;
+    std::vector<float> expected = RandomFloats(random, static_cast<std::size_t>(rows * query_floats));
+    const auto out = UploadItems<float>(expected);
+    const std::int64_t scratch_floats = AttentionScratch(longest);
+    const auto scratch =
+        UploadItems<float>(std::vector<float>(static_cast<std::size_t>(rows * kv_heads * scratch_floats)));
+    std::vector<float> host_scratch(static_cast<std::size_t>(scratch_floats));
+    const auto each = [&](const auto& work) {
+      for (std::int64_t row = 0; row < rows; ++row) {
+        const std::int64_t position = positions[static_cast<std::size_t>(row)];
+        for (std::int64_t head = 0; position >= 0 && head < kv_heads; ++head) work(row, head, position);
+      }
+    };
+    each([&](std::int64_t row, std::int64_t head, std::int64_t position) {
+      const float* const key = x.data() + row * row_floats + query_floats + head * head_size;
+      StoreKvOnHost(host_head(row, head), position, key, key + kv_heads * head_size);
+    });
+    each([&](std::int64_t row, std::int64_t head, std::int64_t position) {
+      AttentionOnHost({.cache = host_head(row, head),
+                       .positions = position + 1,
+                       .heads = heads,
+                       .query = x.data() + row * row_floats + head * heads * head_size,
+                       .scale = 0.125f,
+                       .out = expected.data() + row * query_floats + head * heads * head_size,
+                       .scratch = host_scratch.data()},
+                      Isa::kScalar);
+    });
+    const float* const x_base = reinterpret_cast<const float*>(x_there->data());
+
+    Run(kernels().store_kv_rows, cache, x_base + query_floats, x_base + query_floats + kv_heads * head_size, row_floats,
+        rows);
+    const AttentionRows attention{.cache = cache,
+                                  .heads = heads,
+                                  .query = x_base,
+                                  .query_stride = row_floats,
+                                  .scale = 0.125f,
+                                  .out = reinterpret_cast<float*>(out->data()),
+                                  .out_stride = query_floats,
+                                  .scratch = reinterpret_cast<float*>(scratch->data()),
+                                  .scratch_floats = scratch_floats};
+    const std::int64_t half = rows * kv_heads / 2;
+    Run(kernels().attention_rows, attention, std::int64_t{0}, half);
+    Run(kernels().attention_rows, attention, half, rows * kv_heads - half);
+
+    ASSERT_EQ(Bits(DownloadItems<float>(*pool_there)), Bits(pool));
+    ASSERT_EQ(Bits(DownloadItems<float>(*out)), Bits(expected));
+  }
+}
+
 }  // namespace
 }  // namespace bascule
