@@ -12,7 +12,9 @@ namespace {
 ReadAhead AheadOf(ReadStrategy strategy, bool remote) {
   if (strategy == ReadStrategy::kDirect) return {.requests = 4, .waiting = 8, .chunk_bytes = 2 << 20};
   if (remote) return {.requests = 2, .waiting = 2, .chunk_bytes = 4 << 20};
-  return {.requests = 0, .waiting = 8, .chunk_bytes = 1 << 20};
+  // A copy from a mapping is made around the cache, the more of it the better.
+  const std::int64_t part_bytes = strategy == ReadStrategy::kMmap ? 0 : 512 << 10;
+  return {.requests = 0, .waiting = 8, .chunk_bytes = 1 << 20, .part_bytes = part_bytes};
 }
 
 StorageFacts FactsOfAll(const std::vector<std::unique_ptr<SafetensorsFile>>& files) {

@@ -13,12 +13,16 @@
 #include "base/mutex.h"
 #include "base/worker.h"
 #include "checkpoint/file_box_reader_internal.h"
+#include "kernels/pack.h"
 
 namespace bascule {
 namespace {
 
 constexpr std::int64_t kPageBytes = 4096;
 constexpr Duration kProgressInterval = std::chrono::seconds(5);
+// What memory of chunks is kept for the next reader: a process that loads one version after another reads into pages
+// that it has.
+constexpr std::size_t kIdleBytesMax = std::size_t{8} << 20;
 // A device that gives nothing for so long is stuck.
 constexpr Duration kStallMax = std::chrono::minutes(2);
 
@@ -31,6 +35,7 @@ class AlignedMemory {
   AlignedMemory& operator=(const AlignedMemory&) = delete;
 
   std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
   std::span<std::byte> Of(std::int64_t bytes) {
     const auto wanted = static_cast<std::size_t>(bytes);
     if (wanted > size_) {
@@ -51,17 +56,23 @@ class AlignedMemory {
   std::size_t size_ = 0;
 };
 
-// Memory of chunks that nobody reads any more, for the next ones. Shared with the views given out, which may outlive
-// the reader.
+// Memory of chunks that nobody reads any more, for the next ones of any reader. Shared with the views given out, which
+// may outlive all of them.
 class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
  public:
+  static const std::shared_ptr<MemoryPool>& OfProcess() {
+    static const std::shared_ptr<MemoryPool> pool = std::make_shared<MemoryPool>();
+    return pool;
+  }
+
   std::shared_ptr<AlignedMemory> Take() EXCLUDES(mu_) {
     std::unique_ptr<AlignedMemory> memory;
     {
       MutexLock lock(mu_);
-      if (!free_.empty()) {
-        memory = std::move(free_.back());
-        free_.pop_back();
+      if (!idle_.empty()) {
+        memory = std::move(idle_.back());
+        idle_.pop_back();
+        idle_bytes_ -= memory->size();
       }
     }
     if (memory == nullptr) memory = std::make_unique<AlignedMemory>();
@@ -69,13 +80,17 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   }
 
  private:
-  void Put(AlignedMemory* memory) EXCLUDES(mu_) {
+  void Put(AlignedMemory* done) EXCLUDES(mu_) {
+    std::unique_ptr<AlignedMemory> memory(done);
     MutexLock lock(mu_);
-    free_.emplace_back(memory);
+    if (idle_bytes_ + memory->size() > kIdleBytesMax) return;
+    idle_bytes_ += memory->size();
+    idle_.push_back(std::move(memory));
   }
 
   Mutex mu_;
-  std::vector<std::unique_ptr<AlignedMemory>> free_ GUARDED_BY(mu_);
+  std::vector<std::unique_ptr<AlignedMemory>> idle_ GUARDED_BY(mu_);
+  std::size_t idle_bytes_ GUARDED_BY(mu_) = 0;
 };
 
 // Logs how far a long read is.
@@ -118,6 +133,7 @@ class FileBoxReader final : public BoxReader {
         options_(options),
         counts_(counts),
         chunk_bytes_(ahead.chunk_bytes),
+        part_bytes_(ahead.part_bytes),
         progress_(*options.clock, BytesOf(boxes_)),
         slots_(static_cast<std::size_t>(std::max(ahead.requests, 1) + ahead.waiting)),
         wake_(options_.stop, [this] { Wake(); }) {
@@ -138,13 +154,11 @@ class FileBoxReader final : public BoxReader {
   FileBoxReader(const FileBoxReader&) = delete;
   FileBoxReader& operator=(const FileBoxReader&) = delete;
 
-  Result<BoxView> Next() override {
+  Result<BoxView> Next() override { return NextByRows(nullptr); }
+  Result<BoxView> NextByRows(const RowsReady& ready) override {
     if (next_box_ == first_box_of_[chunk_ + 1]) Advance();
-    if (next_box_ == first_box_of_[chunk_]) RETURN_IF_ERROR(AwaitChunk());
-    const Slot& slot = SlotOf(chunk_);
-    const ChunkBox& box = slot.chunk.boxes[next_box_ - first_box_of_[chunk_]];
-    ++next_box_;
-    return BoxView{slot.memory->data() + box.memory_offset, box.place, slot.memory};
+    if (next_box_ == first_box_of_[chunk_]) RETURN_IF_ERROR(AwaitChunk(ready));
+    return ViewOf(SlotOf(chunk_), next_box_++ - first_box_of_[chunk_]);
   }
   bool GivesMemory() const override { return true; }
 
@@ -156,6 +170,10 @@ class FileBoxReader final : public BoxReader {
     Status status;
   };
 
+  static BoxView ViewOf(const Slot& slot, std::size_t box) {
+    const ChunkBox& placed = slot.chunk.boxes[box];
+    return {slot.memory->data() + placed.memory_offset, placed.place, slot.memory};
+  }
   Slot& SlotOf(std::size_t chunk) { return slots_[chunk % slots_.size()]; }
   std::span<const FileBox> BoxesOf(std::size_t chunk) const {
     return std::span(boxes_).subspan(first_box_of_[chunk], first_box_of_[chunk + 1] - first_box_of_[chunk]);
@@ -192,8 +210,8 @@ class FileBoxReader final : public BoxReader {
     changed_.NotifyAll();
   }
 
-  Status AwaitChunk() {
-    if (failure_.ok()) failure_ = workers_.empty() ? ReadHere() : AwaitRead();
+  Status AwaitChunk(const RowsReady& ready) {
+    if (failure_.ok()) failure_ = workers_.empty() ? ReadHere(ready) : AwaitRead();
     RETURN_IF_ERROR(failure_);
     progress_.Add(BytesOf(BoxesOf(chunk_)));
     // What was read last came after all the rest, so that one look says of everything that it was one file.
@@ -218,14 +236,14 @@ class FileBoxReader final : public BoxReader {
   }
 
   // Without threads all slots are the consumer's: one for what it reads, the others for what it announces.
-  Status ReadHere() {
+  Status ReadHere(const RowsReady& ready) {
     RETURN_IF_ERROR(CheckNotStopped(options_));
     for (; planned_ < std::min(chunk_count(), chunk_ + slots_.size()); ++planned_) {
       Slot& slot = SlotOf(planned_);
       slot.chunk = PlanChunk(BoxesOf(planned_), alignment_);
       if (planned_ > chunk_) Announce(slot.chunk.ranges);
     }
-    return Fill(chunk_, SlotOf(chunk_));
+    return Fill(chunk_, SlotOf(chunk_), ready);
   }
 
   // The kernel reads whole pages: ranges less than one apart are one to it.
@@ -253,7 +271,7 @@ class FileBoxReader final : public BoxReader {
     while (const std::optional<std::size_t> chunk = TakeChunk()) {
       Slot& slot = SlotOf(*chunk);
       slot.chunk = PlanChunk(BoxesOf(*chunk), alignment_);
-      Status status = Fill(*chunk, slot);
+      Status status = Fill(*chunk, slot, nullptr);
       {
         MutexLock lock(mu_);
         slot.ready = *chunk + 1;
@@ -274,9 +292,10 @@ class FileBoxReader final : public BoxReader {
   }
 
   // Reads what the slot's chunk says.
-  Status Fill(std::size_t number, Slot& slot) const {
+  Status Fill(std::size_t number, Slot& slot, const RowsReady& ready) const {
     slot.memory = pool_->Take();
     const std::span<std::byte> memory = slot.memory->Of(slot.chunk.memory_bytes);
+    const bool by_rows = part_bytes_ > 0 && ready != nullptr && IsOneRun(BoxesOf(number), slot.chunk);
     std::int64_t calls = 0;
     for (const FileRange& range : slot.chunk.ranges) {
       const ByteFile& file = *files_[static_cast<std::size_t>(range.file)];
@@ -284,7 +303,8 @@ class FileBoxReader final : public BoxReader {
       const std::int64_t wanted = std::min(range.bytes, file.bytes() - range.offset);
       const auto target =
           memory.subspan(static_cast<std::size_t>(range.memory_offset), static_cast<std::size_t>(range.bytes));
-      RETURN_IF_ERROR(ReadRange(file, range.offset, wanted, target, calls));
+      RETURN_IF_ERROR(by_rows ? ReadRows(file, range, target, BoxesOf(number).front(), ViewOf(slot, 0), ready, calls)
+                              : ReadRange(file, range.offset, wanted, target, calls));
       counts_.read_bytes += wanted;
       if (options_.drop_cache) file.Forget(range.offset, range.bytes);
     }
@@ -297,12 +317,36 @@ class FileBoxReader final : public BoxReader {
     return OkStatus();
   }
 
-  const std::shared_ptr<MemoryPool> pool_ = std::make_shared<MemoryPool>();
+  // One box whose rows lie side by side in the file, and nothing else.
+  static bool IsOneRun(std::span<const FileBox> boxes, const ReadChunk& chunk) {
+    if (boxes.size() != 1 || chunk.ranges.size() != 1 || boxes[0].Bytes() == 0) return false;
+    return chunk.ranges[0].bytes == boxes[0].Bytes() && boxes[0].place.stride == CompactPlace(boxes[0].shape).stride;
+  }
+
+  // Reads a box that is one run a few rows at a time.
+  Status ReadRows(const ByteFile& file, const FileRange& range, std::span<std::byte> target, const FileBox& box,
+                  const BoxView& view, const RowsReady& ready, std::int64_t& calls) const {
+    const std::int64_t rows = box.shape.dims == 0 ? 1 : box.shape.count[0];
+    const std::int64_t row_bytes = range.bytes / rows;
+    const std::int64_t step = std::max<std::int64_t>(1, part_bytes_ / row_bytes);
+    for (std::int64_t row = 0; row < rows; row += step) {
+      const std::int64_t end = std::min(rows, row + step);
+      const std::int64_t at = row * row_bytes;
+      const std::int64_t bytes = (end - row) * row_bytes;
+      RETURN_IF_ERROR(ReadRange(file, range.offset + at, bytes,
+                                target.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(bytes)), calls));
+      ready(view, end);
+    }
+    return OkStatus();
+  }
+
+  const std::shared_ptr<MemoryPool> pool_ = MemoryPool::OfProcess();
   const std::vector<const ByteFile*> files_;
   const std::vector<FileBox> boxes_;
   const ReadOptions options_;
   ReadCounts& counts_;
   const std::int64_t chunk_bytes_;
+  const std::int64_t part_bytes_;
   std::vector<std::int64_t> alignment_;
   std::vector<std::size_t> first_box_of_;  // per chunk, and the end
   // The consumer's own.

@@ -26,11 +26,13 @@ struct ReadCounts {
 // gaps that are read along.
 //
 // Without requests whoever wants a chunk reads it then, into memory that is still in that core's cache when it is used;
-// the next `waiting` chunks are announced to the kernel. A read that is under way does not end with a stop then.
+// the next `waiting` chunks are announced to the kernel, and rows of a box are given out after each `part_bytes`, if
+// that is not 0 (BoxReader::NextByRows). A read that is under way does not end with a stop then.
 struct ReadAhead {
   int requests = 1;
   int waiting = 2;
   std::int64_t chunk_bytes = 4 << 20;
+  std::int64_t part_bytes = 0;
 };
 
 // Borrows `files` and `counts`. Logs progress with rate and time left when reading takes long.

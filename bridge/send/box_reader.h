@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -31,6 +33,10 @@ class BoxReader {
   // Memory has no failure. A source on disk: Unavailable "read_failed"; DataLoss "file_truncated" | "file_changed";
   // DeadlineExceeded "read_stalled": with file and offset. Later calls fail the same.
   virtual Result<BoxView> Next() = 0;
+  // As Next, for one who goes over the box's rows (of its outermost dimension) in order: `ready(box, rows)` says
+  // meanwhile, perhaps never, that the first `rows` may be read already, which then are in this core's cache still.
+  using RowsReady = std::function<void(const BoxView& box, std::int64_t rows)>;
+  virtual Result<BoxView> NextByRows(const RowsReady& /*ready*/) { return Next(); }
   // Every view brings its memory along.
   virtual bool GivesMemory() const { return false; }
 };

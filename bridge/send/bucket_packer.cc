@@ -12,6 +12,33 @@ void Zero(std::span<std::byte> bytes) {
   if (!bytes.empty()) std::memset(bytes.data(), 0, bytes.size());
 }
 
+std::int64_t RowsOf(const BoxShape& shape) { return shape.dims == 0 ? 1 : shape.count[0]; }
+
+// Rows [begin, end) of a box and of its places.
+BoxShape RowsOf(BoxShape shape, std::int64_t begin, std::int64_t end) {
+  if (shape.dims > 0) shape.count[0] = end - begin;
+  return shape;
+}
+BoxPlace FromRow(BoxPlace place, std::int64_t begin) {
+  place.offset += begin * place.stride[0];
+  return place;
+}
+
+// Reads the next box of `shape`; the sum of what `digest_rows(box, begin, end)` gives of all its rows, each as soon as
+// it may be read.
+template <typename DigestRows>
+Result<BoxView> ReadAndDigest(BoxReader& reader, const BoxShape& shape, TensorDigest& sum,
+                              const DigestRows& digest_rows) {
+  std::int64_t done = 0;
+  const auto take = [&](const BoxView& box, std::int64_t rows) {
+    if (rows > done) sum += digest_rows(box, done, rows);
+    done = rows;
+  };
+  ASSIGN_OR_RETURN(BoxView box, reader.NextByRows(take));
+  take(box, RowsOf(shape));
+  return box;
+}
+
 }  // namespace
 
 std::int64_t MaxFrameBytes(const Plan& plan) {
@@ -85,18 +112,35 @@ Status BucketPacker::Pack(BucketHeader header, BoxReader& reader, std::span<std:
   std::int64_t filled = 0;
   for (std::size_t i = 0; i < slices.size(); ++i) {
     const PreparedSlice& slice = slices[i];
-    ASSIGN_OR_RETURN(const BoxView view, reader.Next());
     Zero(payload.subspan(static_cast<std::size_t>(filled), static_cast<std::size_t>(slice.begin - filled)));
-    const TensorDigest digest = PackAndDigestOnHost(
-        keys_[static_cast<std::size_t>(slice.tensor)], slice.source.shape, slice.conversion, slice.source.item_bytes,
-        view.base, view.place, slice.logical,
-        payload.subspan(static_cast<std::size_t>(slice.begin), static_cast<std::size_t>(slice.end - slice.begin)));
+    TensorDigest digest;
+    RETURN_IF_ERROR(ReadAndDigest(reader, slice.source.shape, digest,
+                                  [&](const BoxView& box, std::int64_t begin, std::int64_t end) {
+                                    return PackRows(slice, box, begin, end, payload);
+                                  })
+                        .status());
     Note(slice, digest, i, frame, totals);
     filled = slice.end;
   }
   Zero(payload.subspan(static_cast<std::size_t>(filled)));
   SealBucketFrame(header, frame);
   return OkStatus();
+}
+
+TensorDigest BucketPacker::PackRows(const PreparedSlice& slice, const BoxView& box, std::int64_t begin,
+                                    std::int64_t end, std::span<std::byte> payload) const {
+  const std::int64_t row_bytes = (slice.end - slice.begin) / std::max<std::int64_t>(RowsOf(slice.source.shape), 1);
+  return PackAndDigestOnHost(keys_[static_cast<std::size_t>(slice.tensor)], RowsOf(slice.source.shape, begin, end),
+                             slice.conversion, slice.source.item_bytes, box.base, FromRow(box.place, begin),
+                             FromRow(slice.logical, begin),
+                             payload.subspan(static_cast<std::size_t>(slice.begin + begin * row_bytes),
+                                             static_cast<std::size_t>((end - begin) * row_bytes)));
+}
+
+TensorDigest BucketPacker::DigestRows(const PreparedSlice& slice, const BoxView& box, std::int64_t begin,
+                                      std::int64_t end) const {
+  return DigestBoxOnHost(keys_[static_cast<std::size_t>(slice.tensor)], RowsOf(slice.source.shape, begin, end),
+                         slice.source.item_bytes, box.base, FromRow(box.place, begin), FromRow(slice.logical, begin));
 }
 
 bool BucketPacker::CanName(std::uint32_t bucket, const BoxReader& reader) const {
@@ -113,9 +157,11 @@ Status BucketPacker::Name(BucketHeader header, BoxReader& reader, std::span<std:
   payload.clear();
   for (std::size_t i = 0; i < slices.size(); ++i) {
     const PreparedSlice& slice = slices[i];
-    ASSIGN_OR_RETURN(BoxView view, reader.Next());
-    const TensorDigest digest = DigestBoxOnHost(keys_[static_cast<std::size_t>(slice.tensor)], slice.source.shape,
-                                                slice.source.item_bytes, view.base, view.place, slice.logical);
+    TensorDigest digest;
+    ASSIGN_OR_RETURN(BoxView view, ReadAndDigest(reader, slice.source.shape, digest,
+                                                 [&](const BoxView& box, std::int64_t begin, std::int64_t end) {
+                                                   return DigestRows(slice, box, begin, end);
+                                                 }));
     Note(slice, digest, i, frame, totals);
     payload.push_back(std::move(view));
   }

@@ -60,6 +60,10 @@ class BucketPacker {
   };
   PreparedSlice Prepare(int sender_rank, const Slice& slice) const;
   std::span<const PreparedSlice> SlicesOf(std::uint32_t bucket) const;
+  // Of rows [begin, end) of a slice's box, which lies at `box`.
+  TensorDigest PackRows(const PreparedSlice& slice, const BoxView& box, std::int64_t begin, std::int64_t end,
+                        std::span<std::byte> payload) const;
+  TensorDigest DigestRows(const PreparedSlice& slice, const BoxView& box, std::int64_t begin, std::int64_t end) const;
   static void Note(const PreparedSlice& slice, const TensorDigest& digest, std::size_t index,
                    std::span<std::byte> frame, std::span<TensorDigest> totals);
 

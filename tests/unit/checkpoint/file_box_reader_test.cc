@@ -9,6 +9,7 @@
 #include <stop_token>
 #include <thread>
 
+#include "kernels/pack.h"
 #include "tests/unit/checkpoint/scripted_file.h"
 
 namespace bascule {
@@ -299,6 +300,44 @@ TEST(FileBoxReaderTest, WithoutRequestsAStopEndsTheReadBeforeTheNextChunk) {
 
   EXPECT_EQ(reader->Next().status().reason(), "cancelled");
   EXPECT_EQ(file.calls().size(), 1U);
+}
+
+TEST(FileBoxReaderTest, RowsOfALargeBoxAreGivenOutAsTheyAreRead) {
+  const ScriptedFile file(4 * kMiB);
+  FileBox box = Range(0, 4 * kMiB);
+  box.shape = {.dims = 2, .count = {4, kMiB}};
+  box.place = CompactPlace(box.shape);
+  ReadCounts counts;
+  const auto reader = ReadFiles({&file}, {box}, {.requests = 0, .chunk_bytes = kMiB, .part_bytes = kMiB}, {}, counts);
+  std::vector<std::int64_t> told;
+
+  const Result<BoxView> view = reader->NextByRows([&](const BoxView& part, std::int64_t rows) {
+    FileBox there = box;
+    there.shape.count[0] = rows;
+    ExpectBytes(part, there);
+    EXPECT_EQ(std::ssize(file.calls()), rows);  // and nothing else was read yet
+    told.push_back(rows);
+  });
+
+  ASSERT_TRUE(view.ok());
+  ExpectBytes(*view, box);
+  EXPECT_EQ(told, (std::vector<std::int64_t>{1, 2, 3, 4}));
+}
+
+TEST(FileBoxReaderTest, AnErrorInTheMiddleOfABoxFailsItAfterTheRowsBeforeIt) {
+  ScriptedFile file(4 * kMiB);
+  file.broken_offset = 2 * kMiB;
+  FileBox box = Range(0, 4 * kMiB);
+  box.shape = {.dims = 2, .count = {4, kMiB}};
+  box.place = CompactPlace(box.shape);
+  ReadCounts counts;
+  const auto reader = ReadFiles({&file}, {box}, {.requests = 0, .chunk_bytes = kMiB, .part_bytes = kMiB}, {}, counts);
+  std::int64_t told = 0;
+
+  const Result<BoxView> view = reader->NextByRows([&](const BoxView&, std::int64_t rows) { told = rows; });
+
+  EXPECT_EQ(view.status().reason(), "read_failed");
+  EXPECT_EQ(told, 2);
 }
 
 TEST(FileBoxReaderTest, AViewStaysReadableWhileItsMemoryIsHeldWhateverIsReadMeanwhile) {

@@ -45,10 +45,11 @@ class BucketPackerTest : public testing::Test {
   std::vector<std::byte> PackInto(const BucketPacker& packer, std::uint32_t bucket, std::span<TensorDigest> totals) {
     std::vector<std::byte> frame(static_cast<std::size_t>(packer.FrameBytesOf(bucket)), std::byte{0xee});
     const std::unique_ptr<BoxReader> reader = packer.Read({&bucket, 1});
-    CHECK(
-        packer.Pack({.session = kSession, .bucket = bucket, .attempt = 1, .has_checksum = true}, *reader, frame, totals)
-            .ok());
+    CHECK(packer.Pack(HeaderOf(bucket), *reader, frame, totals).ok());
     return frame;
+  }
+  static BucketHeader HeaderOf(std::uint32_t bucket) {
+    return {.session = kSession, .bucket = bucket, .attempt = 1, .has_checksum = true};
   }
 
   // The slice's bytes in the whole tensor, which is zero elsewhere.
@@ -120,8 +121,8 @@ TEST_F(BucketPackerTest, WhatIsConvertedOrKeptByItsReaderIsNotNamed) {
   const BucketPacker packer(plan_, source_);
   for (std::uint32_t b = 0; b < plan_.buckets.size(); ++b) {
     EXPECT_FALSE(packer.CanName(b, *packer.Read({&b, 1}))) << "memory that its reader keeps";
-    const bool converts = std::ranges::any_of(
-        plan_.buckets[b].slices, [](const Slice& slice) { return slice.conversion != Conversion::kNone; });
+    const bool converts = std::ranges::any_of(plan_.buckets[b].slices,
+                                              [](const Slice& slice) { return slice.conversion != Conversion::kNone; });
     EXPECT_EQ(packer.CanName(b, LastingReader(packer.Read({&b, 1}))), !converts);
   }
 }
@@ -157,6 +158,41 @@ TEST_F(BucketPackerTest, ABucketThatIsNamedHasTheDigestsAndTheElementsOfOneThatI
       const std::size_t begin = static_cast<std::size_t>(PayloadOffset(std::ssize(slices)) + slices[s].payload_offset);
       EXPECT_TRUE(std::equal(compact.begin(), compact.end(), frame.begin() + static_cast<std::ptrdiff_t>(begin)));
     }
+  }
+}
+
+// Gives out rows one after another, up to the last but one.
+class RowByRowReader final : public BoxReader {
+ public:
+  RowByRowReader(std::unique_ptr<BoxReader> boxes, std::span<const Slice> slices)
+      : boxes_(std::move(boxes)), slices_(slices) {}
+  Result<BoxView> Next() override { return boxes_->Next(); }
+  Result<BoxView> NextByRows(const RowsReady& ready) override {
+    ASSIGN_OR_RETURN(BoxView view, boxes_->Next());
+    const BoxShape shape = ShapeOf(slices_[next_++].sender_box);
+    for (std::int64_t row = 1; shape.dims > 0 && row < shape.count[0]; ++row) ready(view, row);
+    return view;
+  }
+
+ private:
+  const std::unique_ptr<BoxReader> boxes_;
+  const std::span<const Slice> slices_;
+  std::size_t next_ = 0;
+};
+
+TEST_F(BucketPackerTest, ABoxWhoseRowsComeOneAfterAnotherPacksAsOneThatComesWhole) {
+  const BucketPacker packer(plan_, source_);
+  for (std::uint32_t b = 0; b < plan_.buckets.size(); ++b) {
+    std::vector<TensorDigest> totals(plan_.tensors.size());
+    const std::vector<std::byte> whole = PackInto(packer, b, totals);
+    std::vector<TensorDigest> totals_by_rows(plan_.tensors.size());
+    std::vector<std::byte> frame(whole.size(), std::byte{0xee});
+    RowByRowReader reader(packer.Read({&b, 1}), plan_.buckets[b].slices);
+
+    ASSERT_TRUE(packer.Pack(HeaderOf(b), reader, frame, totals_by_rows).ok());
+
+    EXPECT_EQ(frame, whole);
+    EXPECT_EQ(totals_by_rows, totals);
   }
 }
 
