@@ -64,7 +64,7 @@ bool Streams::Destroy(cudaStream_t stream) {
   const auto found = streams_.find(reinterpret_cast<std::uintptr_t>(stream));
   if (found == streams_.end() || found->second.destroyed) return false;
   found->second.destroyed = true;
-  if (found->second.work.empty()) streams_.erase(found);
+  ForgetDestroyed();
   return true;
 }
 
@@ -72,7 +72,7 @@ bool Streams::Enqueue(cudaStream_t stream, Work work) {
   const MutexLock lock(mu_);
   const auto found = streams_.find(reinterpret_cast<std::uintptr_t>(stream));
   if (found == streams_.end() || found->second.destroyed) return false;
-  if (found->second.work.empty()) MayStand(found->second);
+  if (found->second.work.empty() && !found->second.runs) MayStand(found->second);
   found->second.work.push_back(std::move(work));
   changed_.NotifyAll();
   return true;
@@ -91,39 +91,60 @@ void Streams::MayStand(Stream& stream) {
   stream.stands_until = Clock::Real().Now() + stand;
 }
 
-bool Streams::TakeNext(Work& work) {
-  std::vector<std::uintptr_t> may_run;
-  for (const auto& [name, stream] : streams_) {
+void Streams::ForgetDestroyed() {
+  std::erase_if(streams_, [](const auto& entry) {
+    return entry.second.destroyed && entry.second.work.empty() && !entry.second.runs;
+  });
+}
+
+Streams::Stream* Streams::TakeNext(Work& work) {
+  std::vector<Stream*> may_run;
+  for (auto& [name, stream] : streams_) {
     if (!stream.work.empty() && stream.stands_until <= Clock::Real().Now() &&
         (stream.work.front().ready == nullptr || stream.work.front().ready())) {
-      may_run.push_back(name);
+      may_run.push_back(&stream);
     }
   }
-  if (may_run.empty()) return false;
-  const auto chosen = streams_.find(may_run[random_() % may_run.size()]);
-  work = std::move(chosen->second.work.front());
-  chosen->second.work.pop_front();
-  MayStand(chosen->second);
-  if (chosen->second.destroyed && chosen->second.work.empty()) streams_.erase(chosen);
-  return true;
+  if (may_run.empty()) return nullptr;
+  Stream* const chosen = may_run[random_() % may_run.size()];
+  work = std::move(chosen->work.front());
+  chosen->work.pop_front();
+  chosen->runs = true;
+  return chosen;
+}
+
+void Streams::PutBack(Stream& stream, Work work) {
+  const MutexLock lock(mu_);
+  stream.runs = false;
+  if (work.done != nullptr && !work.done()) stream.work.push_front(std::move(work));
+  MayStand(stream);
+  ForgetDestroyed();
 }
 
 void Streams::Run(const std::stop_token& stop) {
   while (true) {
     Work work;
+    Stream* stream = nullptr;
     {
       const MutexLock lock(mu_);
-      while (!stop.stop_requested() && !TakeNext(work)) {
+      while (!stop.stop_requested() && (stream = TakeNext(work)) == nullptr) {
         bool any = false;
-        for (const auto& [name, stream] : streams_) any = any || !stream.work.empty();
+        for (const auto& [name, one] : streams_) any = any || !one.work.empty();
         const TimePoint now = Clock::Real().Now();
         static_cast<void>(Clock::Real().WaitUntil(changed_, mu_, now + (any ? kLookAgain : std::chrono::seconds(1))));
       }
       if (stop.stop_requested()) return;
     }
-    const Memory::DeviceAccess access;
-    work.run();
+    {
+      const Memory::DeviceAccess access;
+      work.run();
+    }
+    PutBack(*stream, std::move(work));
   }
 }
 
 }  // namespace bascule::fake_cuda
+
+extern "C" bool bascule_fake_cuda_enqueue_work(cudaStream_t stream, const bascule::fake_cuda::Work* work) {
+  return bascule::fake_cuda::Streams::Get().Enqueue(stream, *work);
+}

@@ -20,10 +20,12 @@
 
 namespace bascule::fake_cuda {
 
-// A piece of work. It may run once `ready` says so; where there is none, at once.
+// A piece of work. It may run once `ready` says so; where there is none, at once. Where there is `done`, it runs again
+// and again until that says so.
 struct Work {
   std::function<bool()> ready;
   std::function<void()> run;
+  std::function<bool()> done;
 };
 
 class Streams {
@@ -45,13 +47,17 @@ class Streams {
   struct Stream {
     std::deque<Work> work;
     TimePoint stands_until{};
+    bool runs = false;  // its first work, which is no longer in the queue
     bool destroyed = false;
   };
   Streams();
   void Run(const std::stop_token& stop) EXCLUDES(mu_);
-  // Takes the next piece of work of one of the streams that may run. False: none may.
-  bool TakeNext(Work& work) REQUIRES(mu_);
+  // Takes the next piece of work of one of the streams that may run. Null: none may.
+  Stream* TakeNext(Work& work) REQUIRES(mu_);
+  // `work` has run; what is not done comes first again.
+  void PutBack(Stream& stream, Work work) EXCLUDES(mu_);
   void MayStand(Stream& stream) REQUIRES(mu_);
+  void ForgetDestroyed() REQUIRES(mu_);
 
   Mutex mu_;
   CondVar changed_;
@@ -62,3 +68,6 @@ class Streams {
 };
 
 }  // namespace bascule::fake_cuda
+
+// For the fake libnccl: as Streams::Enqueue.
+extern "C" bool bascule_fake_cuda_enqueue_work(cudaStream_t stream, const bascule::fake_cuda::Work* work);

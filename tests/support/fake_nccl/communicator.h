@@ -1,0 +1,78 @@
+// One rank of a communicator of the fake.
+//
+// Thread-safety: thread-safe.
+#pragma once
+
+#include <nccl.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "base/mutex.h"
+#include "tests/support/fake_nccl/board.h"
+
+namespace bascule::fake_nccl {
+
+class Communicator {
+ public:
+  // `ordinal` is what this process calls the device, which is number `device` of all.
+  Communicator(const ncclUniqueId& id, int rank, int size, int ordinal, int device)
+      : id_(id), rank_(rank), size_(size), ordinal_(ordinal), device_(device) {}
+  ~Communicator();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int ordinal() const { return ordinal_; }
+
+  // Comes to the board. `lost`: it does not, and neither does anybody else.
+  void Join(bool lost) EXCLUDES(mu_);
+  // See ncclCommGetAsyncError.
+  ncclResult_t State() EXCLUDES(mu_);
+  // Whether State has said that all is well since the last call that took a while.
+  bool IsUsable() EXCLUDES(mu_);
+  // For some calls of State from now on it is in progress. False: not at all this time.
+  bool MayTakeAWhile() EXCLUDES(mu_);
+  void Break(ncclResult_t error) EXCLUDES(mu_);
+  // Nothing of it runs any more: what is in streams ends without having done anything.
+  void Abort() EXCLUDES(mu_);
+  bool aborted() EXCLUDES(mu_);
+  void Finalize() EXCLUDES(mu_);
+  void NoteRegistered(int count) EXCLUDES(mu_);
+  int TakeRegistrations() EXCLUDES(mu_);
+  // One more operation is in a stream.
+  void NoteEnqueued() EXCLUDES(mu_);
+
+ private:
+  friend class Operation;
+  const ncclUniqueId id_;
+  const int rank_;
+  const int size_;
+  const int ordinal_;
+  const int device_;
+  Mutex mu_;
+  std::shared_ptr<Board> board_ GUARDED_BY(mu_);
+  bool joined_ GUARDED_BY(mu_) = false;
+  bool lost_ GUARDED_BY(mu_) = false;
+  bool aborted_ GUARDED_BY(mu_) = false;
+  bool finalizing_ GUARDED_BY(mu_) = false;
+  int busy_for_ GUARDED_BY(mu_) = 0;  // calls of State
+  int under_way_ GUARDED_BY(mu_) = 0;
+  int registrations_ GUARDED_BY(mu_) = 0;
+  ncclResult_t error_ GUARDED_BY(mu_) = ncclSuccess;
+  std::array<std::uint64_t, kMaxRanks> sent_ GUARDED_BY(mu_){};  // messages, by peer
+  std::array<std::uint64_t, kMaxRanks> received_ GUARDED_BY(mu_){};
+};
+
+// The communicators of this process, by their handles.
+std::shared_ptr<Communicator> Find(ncclComm_t handle);
+ncclComm_t Keep(std::shared_ptr<Communicator> communicator);
+// Null: there is none of this handle.
+std::shared_ptr<Communicator> Forget(ncclComm_t handle);
+int CountCommunicators();
+
+// A number below `below`, drawn from the seed.
+std::uint64_t Draw(std::uint64_t below);
+void SetSeed(std::uint64_t seed);
+
+}  // namespace bascule::fake_nccl

@@ -1,0 +1,127 @@
+// Communicators: made, asked, ended.
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <map>
+
+#include "tests/support/fake_nccl/calls_internal.h"
+#include "tests/support/fake_nccl/communicator.h"
+
+using namespace bascule::fake_nccl;
+
+namespace {
+
+std::atomic<int> registrations = 0;
+
+// Which of all devices the calling thread uses.
+int CurrentDevice(int* ordinal) {
+  cudaDeviceProp properties{};
+  if (cudaGetDevice(ordinal) != cudaSuccess || cudaGetDeviceProperties(&properties, *ordinal) != cudaSuccess) return -1;
+  return properties.uuid.bytes[15];
+}
+
+[[noreturn]] void NeverComeBack() {
+  while (true) pause();
+}
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  FAKE_NCCL_CALL();
+  const char* const set = std::getenv("BASCULE_FAKE_NCCL_VERSION");
+  *version = set == nullptr ? NCCL_VERSION_CODE : std::atoi(set);
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t) { return "an error of the fake NCCL"; }
+const char* ncclGetLastError(ncclComm_t) { return "nothing more is known"; }
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  FAKE_NCCL_CALL();
+  return MakeBoard(id) ? ncclSuccess : ncclSystemError;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  FAKE_NCCL_CALL();
+  // A call that waits for peers is a mistake here.
+  if (config == nullptr || config->blocking != 0 || size > kMaxRanks || rank < 0 || rank >= size) {
+    return ncclInvalidArgument;
+  }
+  int ordinal = 0;
+  const int device = CurrentDevice(&ordinal);
+  if (device < 0) return ncclUnhandledCudaError;
+  auto communicator = std::make_shared<Communicator>(id, rank, size, ordinal, device);
+  communicator->Join(lost);
+  if (breaks != ncclSuccess) communicator->Break(breaks);
+  *handle = Keep(std::move(communicator));
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* state) {
+  FAKE_NCCL_CALL();
+  const std::shared_ptr<Communicator> communicator = Find(handle);
+  if (communicator == nullptr) return ncclInvalidArgument;
+  if (breaks != ncclSuccess) communicator->Break(breaks);
+  *state = communicator->State();
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t handle) {
+  FAKE_NCCL_CALL();
+  const std::shared_ptr<Communicator> communicator = Find(handle);
+  if (communicator == nullptr || !communicator->IsUsable()) return ncclInvalidArgument;
+  communicator->Finalize();
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t handle) {
+  FAKE_NCCL_CALL();
+  if (lost) NeverComeBack();
+  return Forget(handle) == nullptr ? ncclInvalidArgument : ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t handle) {
+  FAKE_NCCL_CALL();
+  if (lost) NeverComeBack();
+  const std::shared_ptr<Communicator> communicator = Forget(handle);
+  if (communicator == nullptr) return ncclInvalidArgument;
+  communicator->Abort();
+  registrations -= communicator->TakeRegistrations();
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommRegister(const ncclComm_t handle, void* memory, std::size_t bytes, void** registration) {
+  FAKE_NCCL_CALL();
+  const std::shared_ptr<Communicator> communicator = Find(handle);
+  if (communicator == nullptr || !communicator->IsUsable() || bytes == 0) return ncclInvalidArgument;
+  communicator->NoteRegistered(+1);
+  ++registrations;
+  *registration = memory;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t handle, void*) {
+  FAKE_NCCL_CALL();
+  const std::shared_ptr<Communicator> communicator = Find(handle);
+  if (communicator == nullptr) return ncclInvalidArgument;
+  communicator->NoteRegistered(-1);
+  --registrations;
+  return ncclSuccess;
+}
+
+void bascule_fake_nccl_census(bascule::FakeNcclCensus* census) {
+  *census = {.communicators = CountCommunicators(), .registrations = registrations, .boards = CountBoards()};
+}
+
+void bascule_fake_nccl_seed(std::uint64_t seed) { SetSeed(seed); }
+
+void bascule_fake_nccl_fail(const char* function, int nth, int error) {
+  bascule::fake_cuda::Faults::Get().Add(function, nth, error);
+}
+
+}  // extern "C"
