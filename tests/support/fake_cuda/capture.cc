@@ -13,10 +13,11 @@ struct Progress {
   std::atomic<std::size_t> lanes_done = 0;
 };
 
+// The graph lives as long as its work, which refers to it.
 Work WorkOf(const std::shared_ptr<Graph>& graph, const Noted& noted, const std::shared_ptr<Progress>& progress) {
   switch (noted.kind) {
     case Noted::Kind::kRun:
-      return {.ready = nullptr, .run = [graph, &noted] { noted.run(); }};
+      return {.ready = noted.work.ready, .run = [graph, &noted] { noted.work.run(); }, .done = noted.work.done};
     case Noted::Kind::kLost:
       return {.ready = [] { return false; }, .run = [] {}};
     case Noted::Kind::kRecord:
@@ -146,11 +147,11 @@ int Captures::Count() {
   return static_cast<int>(launchable_.size());
 }
 
-bool Captures::Note(cudaStream_t stream, bool lost, const std::function<void()>& run) {
+bool Captures::Note(cudaStream_t stream, bool lost, const Work& work) {
   const MutexLock lock(mu_);
   const std::shared_ptr<Capture> capture = Of(stream);
   if (capture == nullptr) return false;
-  capture->lanes[stream].push_back({.kind = lost ? Noted::Kind::kLost : Noted::Kind::kRun, .run = run});
+  capture->lanes[stream].push_back({.kind = lost ? Noted::Kind::kLost : Noted::Kind::kRun, .work = work});
   return true;
 }
 

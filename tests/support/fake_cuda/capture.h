@@ -10,7 +10,6 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
-#include <functional>
 #include <map>
 #include <memory>
 #include <thread>
@@ -19,6 +18,7 @@
 
 #include "base/mutex.h"
 #include "tests/support/fake_cuda/event.h"
+#include "tests/support/fake_cuda/work.h"
 
 namespace bascule::fake_cuda {
 
@@ -26,7 +26,7 @@ namespace bascule::fake_cuda {
 struct Noted {
   enum class Kind { kRun, kLost, kRecord, kWait };
   Kind kind = Kind::kRun;
-  std::function<void()> run = {};
+  Work work = {};
   std::size_t mark = 0;
 };
 
@@ -50,7 +50,7 @@ class Captures {
   int Count() EXCLUDES(mu_);  // graphs that can be launched
 
   // Whether `stream` captures; then the work has been noted.
-  bool Note(cudaStream_t stream, bool lost, const std::function<void()>& run) EXCLUDES(mu_);
+  bool Note(cudaStream_t stream, bool lost, const Work& work) EXCLUDES(mu_);
   // Whether the record or the wait is a capture's; then `*answer` is what its caller gets.
   bool NoteRecord(cudaStream_t stream, const std::shared_ptr<Event>& event) EXCLUDES(mu_);
   bool NoteWait(cudaStream_t stream, const std::shared_ptr<Event>& event, cudaError_t* answer) EXCLUDES(mu_);

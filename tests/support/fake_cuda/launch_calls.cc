@@ -154,6 +154,10 @@ cudaError_t bascule_fake_cuda_enqueue(cudaStream_t stream, const std::function<v
   return EnqueueWork(stream, /*lost=*/false, run);
 }
 
+cudaError_t bascule_fake_cuda_enqueue_work(cudaStream_t stream, const Work& work) {
+  return EnqueueWork(stream, /*lost=*/false, work);
+}
+
 bool bascule_fake_cuda_captures(cudaStream_t stream) { return Captures::Get().IsCapturing(stream); }
 
 int bascule_fake_cuda_take_fault(const char* function) {

@@ -60,8 +60,11 @@ cudaError_t EnqueueInPieces(cudaStream_t stream, std::size_t bytes, bool lost, C
 namespace bascule::fake_cuda {
 
 cudaError_t EnqueueWork(cudaStream_t stream, bool lost, std::function<void()> run) {
-  if (Captures::Get().Note(stream, lost, run)) return cudaSuccess;
-  Work work{.ready = nullptr, .run = std::move(run)};
+  return EnqueueWork(stream, lost, Work{.ready = nullptr, .run = std::move(run)});
+}
+
+cudaError_t EnqueueWork(cudaStream_t stream, bool lost, Work work) {
+  if (Captures::Get().Note(stream, lost, work)) return cudaSuccess;
   if (lost) work.ready = [] { return false; };
   return Streams::Get().Enqueue(stream, std::move(work)) ? cudaSuccess : cudaErrorInvalidResourceHandle;
 }

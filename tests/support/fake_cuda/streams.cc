@@ -144,7 +144,3 @@ void Streams::Run(const std::stop_token& stop) {
 }
 
 }  // namespace bascule::fake_cuda
-
-extern "C" bool bascule_fake_cuda_enqueue_work(cudaStream_t stream, const bascule::fake_cuda::Work* work) {
-  return bascule::fake_cuda::Streams::Get().Enqueue(stream, *work);
-}

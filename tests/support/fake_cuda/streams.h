@@ -8,25 +8,15 @@
 #include <cuda_runtime_api.h>
 
 #include <deque>
-#include <functional>
 #include <map>
-#include <memory>
 #include <random>
 
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/worker.h"
-#include "tests/support/fake_cuda/event.h"
+#include "tests/support/fake_cuda/work.h"
 
 namespace bascule::fake_cuda {
-
-// A piece of work. It may run once `ready` says so; where there is none, at once. Where there is `done`, it runs again
-// and again until that says so.
-struct Work {
-  std::function<bool()> ready;
-  std::function<void()> run;
-  std::function<bool()> done;
-};
 
 class Streams {
  public:
@@ -68,6 +58,3 @@ class Streams {
 };
 
 }  // namespace bascule::fake_cuda
-
-// For the fake libnccl: as Streams::Enqueue.
-extern "C" bool bascule_fake_cuda_enqueue_work(cudaStream_t stream, const bascule::fake_cuda::Work* work);

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/support/fake_cuda/streams.h"
+#include "tests/support/fake_cuda/library_seam.h"
 #include "tests/support/fake_nccl/calls_internal.h"
 #include "tests/support/fake_nccl/operation.h"
 
@@ -109,7 +109,7 @@ ncclResult_t Enqueue(const std::vector<Part>& parts) {
                                         .run = [operation = part.operation] { operation->Step(); },
                                         .done = [operation = part.operation] { return operation->IsDone(); }};
     part.communicator->NoteEnqueued();
-    if (!bascule_fake_cuda_enqueue_work(part.stream, &work)) return ncclInvalidArgument;
+    if (bascule_fake_cuda_enqueue_work(part.stream, work) != cudaSuccess) return ncclInvalidArgument;
     if (part.communicator->MayTakeAWhile()) answer = ncclInProgress;
   }
   return answer;
