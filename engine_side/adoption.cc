@@ -49,6 +49,9 @@ Status CheckLent(const ReceiverParts& parts, const LentVersion& version) {
     return Status::FailedPrecondition("slot_read_only",
                                       "lent memory cannot be written, and flips in place write to every slot");
   }
+  if (!parts.slots.work().OnHost()) {
+    return Status::FailedPrecondition("slot_read_only", "lent memory is the host's, and slots lie on a device");
+  }
   if (version.digests.size() != layout.tensors.size() || version.memory.ranks.size() != layout.ranks.size()) {
     return Status::InvalidArgument(
         "bad_lent_memory", fmt::format("{} digests for {} tensors, memory of {} ranks of {}", version.digests.size(),

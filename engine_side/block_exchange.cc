@@ -17,6 +17,18 @@ class HostCopier final : public BlockCopier {
   }
 };
 
+std::vector<BlockExchange::Pair> BlocksOf(std::span<const BlockExchange::Pair> memory, std::size_t block_bytes) {
+  std::vector<BlockExchange::Pair> blocks;
+  for (const auto& [a, b] : memory) {
+    CHECK(a.size() == b.size());
+    for (std::size_t at = 0; at < a.size(); at += block_bytes) {
+      const std::size_t bytes = std::min(block_bytes, a.size() - at);
+      blocks.push_back({a.subspan(at, bytes), b.subspan(at, bytes)});
+    }
+  }
+  return blocks;
+}
+
 }  // namespace
 
 BlockCopier& HostBlockCopier() {
@@ -24,19 +36,21 @@ BlockCopier& HostBlockCopier() {
   return copier;
 }
 
-BlockExchange::BlockExchange(std::span<const Pair> memory, BlockCopier& copier, int lanes) : copier_(copier) {
-  for (const auto& [a, b] : memory) {
-    CHECK(a.size() == b.size());
-    for (std::size_t at = 0; at < a.size(); at += kBlockBytes) {
-      const std::size_t bytes = std::min(kBlockBytes, a.size() - at);
-      blocks_.push_back({a.subspan(at, bytes), b.subspan(at, bytes)});
-    }
+BlockExchange::BlockExchange(std::span<const Pair> memory, BlockCopier& copier, int lanes)
+    : saved_(static_cast<std::size_t>(lanes), std::vector<std::byte>(kBlockBytes)) {
+  const std::vector<Pair> blocks = BlocksOf(memory, kBlockBytes);
+  for (std::size_t lane = 0; lane < saved_.size(); ++lane) {
+    const auto border = [&](std::size_t number) {
+      return blocks.begin() + static_cast<std::ptrdiff_t>(blocks.size() * number / saved_.size());
+    };
+    lanes_.push_back({.blocks = {border(lane), border(lane + 1)}, .copier = &copier, .saved = saved_[lane]});
   }
-  const auto lane_count = static_cast<std::size_t>(lanes);
-  for (std::size_t lane = 0; lane < lane_count; ++lane) {
-    lanes_.push_back({.begin = blocks_.size() * lane / lane_count,
-                      .end = blocks_.size() * (lane + 1) / lane_count,
-                      .saved = std::vector<std::byte>(kBlockBytes)});
+}
+
+BlockExchange::BlockExchange(std::span<const Share> shares) {
+  for (const Share& share : shares) {
+    lanes_.push_back(
+        {.blocks = BlocksOf(share.memory, share.saved.size()), .copier = share.copier, .saved = share.saved});
   }
 }
 
@@ -56,53 +70,53 @@ Status BlockExchange::OnEveryLane(const Work& work) {
 Status BlockExchange::Run() {
   std::atomic<bool> failed = false;
   return OnEveryLane([&](Lane& lane) {
-    lane.done = 0;
-    lane.phase = Phase::kUntouched;
-    Status status;
-    while (lane.begin + lane.done < lane.end && !failed) {
-      status = ExchangeBlock(blocks_[lane.begin + lane.done], lane);
-      if (status.ok()) {
-        ++lane.done;
-      } else {
-        failed = true;
-      }
-    }
+    const Status status = RunLane(lane, failed);
+    if (!status.ok()) failed = true;
     return status;
   });
 }
 
-Status BlockExchange::ExchangeBlock(const Pair& block, Lane& lane) const {
-  const auto saved = std::span(lane.saved).first(block.a.size());
-  RETURN_IF_ERROR(copier_.Copy(saved, block.a));
+Status BlockExchange::RunLane(Lane& lane, const std::atomic<bool>& failed) {
+  lane.done = 0;
+  lane.phase = Phase::kUntouched;
+  for (; lane.done < lane.blocks.size() && !failed; ++lane.done) {
+    RETURN_IF_ERROR(ExchangeBlock(lane.blocks[lane.done], lane));
+  }
+  return lane.copier->Finish();
+}
+
+Status BlockExchange::ExchangeBlock(const Pair& block, Lane& lane) {
+  const auto saved = lane.saved.first(block.a.size());
+  RETURN_IF_ERROR(lane.copier->Copy(saved, block.a));
   lane.phase = Phase::kSaved;
-  RETURN_IF_ERROR(copier_.Copy(block.a, block.b));
+  RETURN_IF_ERROR(lane.copier->Copy(block.a, block.b));
   lane.phase = Phase::kWritten;
-  RETURN_IF_ERROR(copier_.Copy(block.b, saved));
+  RETURN_IF_ERROR(lane.copier->Copy(block.b, saved));
   lane.phase = Phase::kUntouched;
   return OkStatus();
 }
 
 Status BlockExchange::Undo() {
-  return OnEveryLane([this](Lane& lane) { return UndoLane(lane); });
+  return OnEveryLane([](Lane& lane) { return UndoLane(lane); });
 }
 
-Status BlockExchange::UndoLane(Lane& lane) const {
+Status BlockExchange::UndoLane(Lane& lane) {
   RETURN_IF_ERROR(UndoBlockUnderWay(lane));
   for (; lane.done > 0; --lane.done) {
-    RETURN_IF_ERROR(ExchangeBlock(blocks_[lane.begin + lane.done - 1], lane));  // once more takes back
+    RETURN_IF_ERROR(ExchangeBlock(lane.blocks[lane.done - 1], lane));  // once more takes back
   }
-  return OkStatus();
+  return lane.copier->Finish();
 }
 
-Status BlockExchange::UndoBlockUnderWay(Lane& lane) const {
+Status BlockExchange::UndoBlockUnderWay(Lane& lane) {
   if (lane.phase == Phase::kUntouched) return OkStatus();
-  const Pair& block = blocks_[lane.begin + lane.done];
-  const auto saved = std::span(lane.saved).first(block.a.size());
+  const Pair& block = lane.blocks[lane.done];
+  const auto saved = lane.saved.first(block.a.size());
   if (lane.phase == Phase::kWritten) {
-    RETURN_IF_ERROR(copier_.Copy(block.b, block.a));
+    RETURN_IF_ERROR(lane.copier->Copy(block.b, block.a));
     lane.phase = Phase::kSaved;
   }
-  RETURN_IF_ERROR(copier_.Copy(block.a, saved));
+  RETURN_IF_ERROR(lane.copier->Copy(block.a, saved));
   lane.phase = Phase::kUntouched;
   return OkStatus();
 }

@@ -9,6 +9,7 @@
 // Thread-safety: confined to one thread; Run and Undo use threads of their own.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -18,12 +19,15 @@
 
 namespace bascule {
 
-// How blocks are copied: memcpy, or a device's copy. Thread-safe.
+// How blocks are copied: memcpy, or a device's copy. Thread-safe, unless it says otherwise.
 class BlockCopier {
  public:
   virtual ~BlockCopier() = default;
-  // Of equal sizes, apart. After an error `to` holds anything.
+  // Of equal sizes, apart. It is done when this returns, or later: copies are done in the order of the calls. After an
+  // error `to` holds anything.
   virtual Status Copy(std::span<std::byte> to, std::span<const std::byte> from) = 0;
+  // Waits until all copies are done.
+  virtual Status Finish() { return OkStatus(); }
 };
 
 BlockCopier& HostBlockCopier();
@@ -35,14 +39,25 @@ class BlockExchange {
   };
   static constexpr std::size_t kBlockBytes = 256 << 10;  // with its saved copy, within a core's second-level cache
 
-  // Borrows the memory and `copier`. Two lanes: one core alone does not use the memory's bandwidth.
-  BlockExchange(std::span<const Pair> memory, BlockCopier& copier, int lanes = 2);
+  // What one thread exchanges by one copier, in blocks as large as `saved`, where the block under way is saved. All is
+  // borrowed; the copier need not be thread-safe.
+  struct Share {
+    std::vector<Pair> memory;
+    BlockCopier* copier = nullptr;
+    std::span<std::byte> saved;
+  };
 
-  // Begins a journal and exchanges everything. The first error of the copier; other lanes then stop at their next
-  // block.
+  // Host memory, in blocks of kBlockBytes. Borrows the memory and `copier`. Two lanes: one core alone does not use the
+  // memory's bandwidth.
+  BlockExchange(std::span<const Pair> memory, BlockCopier& copier, int lanes = 2);
+  // Any memory.
+  explicit BlockExchange(std::span<const Share> shares);
+  BlockExchange(BlockExchange&&) = default;
+
+  // Begins a journal and exchanges everything. The first error of a copier; other lanes then stop at their next block.
+  // The journal is of copies in their order, so it holds also while a copier has yet to do them.
   Status Run();
-  // Takes back what the journal says was exchanged, the last first. After an error of the copier neither memory is
-  // whole.
+  // Takes back what the journal says was exchanged, the last first. After an error of a copier neither memory is whole.
   Status Undo();
 
  private:
@@ -54,20 +69,21 @@ class BlockExchange {
   };
   // Blocks of one thread, and its journal.
   struct Lane {
-    std::size_t begin = 0, end = 0;  // of blocks_
-    std::size_t done = 0;            // blocks from `begin` on that are exchanged
+    std::vector<Pair> blocks;
+    BlockCopier* copier = nullptr;
+    std::span<std::byte> saved;
+    std::size_t done = 0;  // blocks that are exchanged
     Phase phase = Phase::kUntouched;
-    std::vector<std::byte> saved;
   };
 
   template <typename Work>
   Status OnEveryLane(const Work& work);
-  Status ExchangeBlock(const Pair& block, Lane& lane) const;
-  Status UndoBlockUnderWay(Lane& lane) const;
-  Status UndoLane(Lane& lane) const;
+  static Status RunLane(Lane& lane, const std::atomic<bool>& failed);
+  static Status ExchangeBlock(const Pair& block, Lane& lane);
+  static Status UndoLane(Lane& lane);
+  static Status UndoBlockUnderWay(Lane& lane);
 
-  BlockCopier& copier_;
-  std::vector<Pair> blocks_;
+  std::vector<std::vector<std::byte>> saved_;  // of host memory
   std::vector<Lane> lanes_;
 };
 

@@ -32,6 +32,9 @@ class Connection final : private BucketSink {
 
  private:
   BucketAck OnBucket(int route, const ReceivedFrame& frame) override EXCLUDES(mu_);
+  Status GiveBack(BucketReceiver& receiver, const ReceivedFrame& frame, const BucketAck& ack) override {
+    return parts_.slots.work().GiveBack(receiver, frame, ack);
+  }
   bool IsLive() const override { return parts_.slots.live().has_value(); }
   void OnRouteLost(int route, const Status& why) override EXCLUDES(mu_);
 

@@ -37,18 +37,21 @@ class DerivedTensors {
 
   // Zeroes the derived tensors of the reserved `slot`, has `hooks` make them, and digests what they made.
   //
-  // Aborted "finalize_failed"  with what Finalize said
+  // Aborted "finalize_failed"  with what Finalize said; errors of SlotWork
   Result<DigestsByRank> Make(EngineHooks& hooks, const WeightVersion& version, WeightSlots& slots, int slot,
                              Deadline deadline) const;
   // `memory` holds what has these digests.
   //
-  // DataLoss "digest_mismatch"  names tensor and engine rank
-  Status Check(const TensorMemory& memory, const DigestsByRank& digests) const;
+  // DataLoss "digest_mismatch"  names tensor and engine rank; errors of SlotWork
+  Status Check(const TensorMemory& memory, const DigestsByRank& digests, SlotWork& work) const;
 
  private:
   DerivedTensors(Layout slot_layout, std::vector<std::size_t> first)
       : slot_layout_(std::move(slot_layout)), first_(std::move(first)) {}
-  DigestsByRank Digest(const TensorMemory& memory) const;
+  // Of every derived tensor, as if it were whole and alone.
+  template <typename Visit>
+  void ForEach(const Visit& visit) const;
+  Result<DigestsByRank> Digest(const TensorMemory& memory, SlotWork& work) const;
 
   Layout slot_layout_;
   std::vector<std::size_t> first_;  // per rank: index of its first derived tensor

@@ -22,7 +22,8 @@ struct SafePoint {
   Duration stall{};             // set after the critical section: time decode stood still; zero when idle
 };
 
-// A version that is staged and proven, and not live yet.
+// A version that is staged and proven, and not live yet. Where slots lie on devices, its memory is for the device of
+// the rank, and what Finalize enqueues there is done when it returns.
 struct StagedWeights {
   WeightVersion version;
   // Local tensor `tensor` of the engine's layout, as WeightLease::Tensor shows it once the version is live.

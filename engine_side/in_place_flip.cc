@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "kernels/digest.h"
 
 namespace bascule {
 namespace {
@@ -22,9 +21,27 @@ std::vector<BlockExchange::Pair> MemoryOf(WeightSlots& slots) {
   return memory;
 }
 
+Result<BlockExchange> MakeExchange(std::span<const BlockExchange::Pair> memory, SlotWork& work, BlockCopier* copier) {
+  if (copier != nullptr) return BlockExchange(memory, *copier);
+  return work.MakeExchange(memory);
+}
+
+// All of one rank's memory, as bytes of nothing in particular.
+SlotSource BytesOf(std::span<const std::byte> memory, int engine_rank) {
+  const Dims bytes{std::ssize(memory)};
+  const BoxPlace place = PlaceIn(Box::Whole(bytes), bytes);
+  const SlotBox box{.engine_rank = engine_rank,
+                    .shape = ShapeOf(Box::Whole(bytes)),
+                    .item_bytes = 1,
+                    .place = place,
+                    .logical = place,
+                    .key = {}};
+  return {box, memory.data()};
+}
+
 // Both memories are zero, so an exchange of a part changes nothing. One core digests what two exchange: that the proof
 // runs on two makes up for the rest of it.
-Duration Estimate(std::vector<BlockExchange::Pair> memory, BlockCopier& copier, Clock& clock) {
+Result<Duration> Estimate(std::vector<BlockExchange::Pair> memory, SlotWork& work, BlockCopier* copier, Clock& clock) {
   std::size_t total = 0, sampled = 0;
   for (BlockExchange::Pair& pair : memory) {
     total += pair.a.size();
@@ -33,12 +50,12 @@ Duration Estimate(std::vector<BlockExchange::Pair> memory, BlockCopier& copier, 
     sampled += bytes;
   }
   if (sampled == 0) return Duration::zero();
+  ASSIGN_OR_RETURN(BlockExchange exchange, MakeExchange(memory, work, copier));
   const TimePoint begin = clock.Now();
-  static_cast<void>(BlockExchange(memory, copier).Run());
-  for (const BlockExchange::Pair& pair : memory) {
-    const std::int64_t bytes = static_cast<std::int64_t>(pair.a.size());
-    const BoxPlace place = PlaceIn(Box::Whole({bytes}), {bytes});
-    static_cast<void>(DigestBoxOnHost(DigestKey{}, ShapeOf(Box::Whole({bytes})), 1, pair.a.data(), place, place));
+  RETURN_IF_ERROR(exchange.Run());
+  for (std::size_t rank = 0; rank < memory.size(); ++rank) {
+    const SlotSource bytes = BytesOf(memory[rank].a, static_cast<int>(rank));
+    RETURN_IF_ERROR(work.Digest(std::span(&bytes, 1)).status());
   }
   const auto ratio = static_cast<double>(total) / static_cast<double>(sampled);
   return std::chrono::duration_cast<Duration>((clock.Now() - begin) * ratio);
@@ -46,14 +63,14 @@ Duration Estimate(std::vector<BlockExchange::Pair> memory, BlockCopier& copier, 
 
 }  // namespace
 
-InPlaceFlip::InPlaceFlip(WeightSlots& slots, const ReceivePlan& engine_plan, const DerivedTensors& derived,
-                         BlockCopier& copier, Clock& clock)
-    : slots_(slots),
-      engine_plan_(engine_plan),
-      derived_(derived),
-      exchange_(MemoryOf(slots), copier),
-      estimated_(Estimate(MemoryOf(slots), copier, clock)) {
+Result<std::unique_ptr<InPlaceFlip>> InPlaceFlip::Create(WeightSlots& slots, const ReceivePlan& engine_plan,
+                                                         const DerivedTensors& derived, BlockCopier* copier,
+                                                         Clock& clock) {
   CHECK(slots.slot_count() == 2);
+  const std::vector<BlockExchange::Pair> memory = MemoryOf(slots);
+  ASSIGN_OR_RETURN(const Duration estimated, Estimate(memory, slots.work(), copier, clock));
+  ASSIGN_OR_RETURN(BlockExchange exchange, MakeExchange(memory, slots.work(), copier));
+  return std::unique_ptr<InPlaceFlip>(new InPlaceFlip(slots, engine_plan, derived, std::move(exchange), estimated));
 }
 
 Status InPlaceFlip::Exchange(const HeldDigests& live, const HeldDigests& staged) {
@@ -74,7 +91,7 @@ Status InPlaceFlip::Proof(const HeldDigests& held) const {
   const TensorMemory live = [this](int engine_rank, int tensor) -> std::span<const std::byte> {
     return slots_.ShadowTensor(kLiveSlot, engine_rank, tensor);
   };
-  const MemoryDigest memory = DigestMemory(live, slots_.layout(), engine_plan_);
+  ASSIGN_OR_RETURN(const MemoryDigest memory, DigestMemory(live, slots_.layout(), engine_plan_, slots_.work()));
   for (std::size_t rank = 0; rank < held.received.size(); ++rank) {
     for (std::size_t tensor = 0; tensor < held.received[rank].size(); ++tensor) {
       if (memory.held_by_rank[rank][tensor] == held.received[rank][tensor]) continue;
@@ -84,8 +101,8 @@ Status InPlaceFlip::Proof(const HeldDigests& held) const {
                       memory.held_by_rank[rank][tensor].ToHex(), held.received[rank][tensor].ToHex()));
     }
   }
-  RETURN_IF_ERROR(derived_.Check(live, held.derived));
-  return CheckPaddingIsZero(live, slots_.layout());
+  RETURN_IF_ERROR(derived_.Check(live, held.derived, slots_.work()));
+  return CheckPaddingIsZero(live, slots_.layout(), slots_.work());
 }
 
 }  // namespace bascule

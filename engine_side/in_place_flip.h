@@ -8,7 +8,8 @@
 // Thread-safety: confined to one thread at a time.
 #pragma once
 
-#include <vector>
+#include <memory>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -23,9 +24,12 @@ namespace bascule {
 class InPlaceFlip {
  public:
   // Borrows all. `slots` are two, `engine_plan` is PlanOfEngine's of the engine's layout, `derived` has that of the
-  // slots. Nothing is staged or live yet.
-  InPlaceFlip(WeightSlots& slots, const ReceivePlan& engine_plan, const DerivedTensors& derived, BlockCopier& copier,
-              Clock& clock);
+  // slots. Blocks are exchanged by `copier`, or where that is null as the slots' memory wants it. Nothing is staged or
+  // live yet.
+  //
+  // Errors of SlotWork
+  static Result<std::unique_ptr<InPlaceFlip>> Create(WeightSlots& slots, const ReceivePlan& engine_plan,
+                                                     const DerivedTensors& derived, BlockCopier* copier, Clock& clock);
 
   // Live memory holds `live` and the other slot `staged`: exchanges them. Nobody reads either.
   //
@@ -36,6 +40,13 @@ class InPlaceFlip {
   Duration EstimatedTime() const { return estimated_; }
 
  private:
+  InPlaceFlip(WeightSlots& slots, const ReceivePlan& engine_plan, const DerivedTensors& derived, BlockExchange exchange,
+              Duration estimated)
+      : slots_(slots),
+        engine_plan_(engine_plan),
+        derived_(derived),
+        exchange_(std::move(exchange)),
+        estimated_(estimated) {}
   Status Proof(const HeldDigests& held) const;
 
   WeightSlots& slots_;

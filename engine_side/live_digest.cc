@@ -1,30 +1,6 @@
 #include "engine_side/live_digest.h"
 
-#include <atomic>
-
-#include "base/worker.h"
-
 namespace bascule {
-namespace {
-
-// Decode goes on meanwhile: two threads saturate much of a memory bus already.
-constexpr int kDigestThreads = 2;
-
-}  // namespace
-
-void NoteEveryBucket(const ReceivePlan& plan, Verifier& verifier) {
-  std::atomic<std::size_t> next{0};
-  const auto digest_buckets = [&](std::stop_token) {
-    for (std::size_t b = next++; b < plan.plan.buckets.size(); b = next++) {
-      const Bucket& bucket = plan.plan.buckets[b];
-      std::vector<TensorDigest> digests;
-      for (const Slice& slice : bucket.slices) digests.push_back(verifier.Digest(slice, plan.engine_rank(bucket)));
-      verifier.Note(static_cast<std::uint32_t>(b), std::move(digests));
-    }
-  };
-  std::vector<Worker> workers;
-  for (int i = 0; i < kDigestThreads; ++i) workers.emplace_back("live_digest", digest_buckets);
-}
 
 Result<ReceivePlan> PlanOfEngine(const Layout& engine_layout) {
   Result<Plan> plan = MakePlan(PlainLayout(engine_layout.tensors), engine_layout, PlanOptions{});
@@ -35,10 +11,12 @@ Result<ReceivePlan> PlanOfEngine(const Layout& engine_layout) {
   return MakeReceivePlan(*std::move(plan));
 }
 
-MemoryDigest DigestMemory(const TensorMemory& memory, const Layout& engine_layout, const ReceivePlan& plan) {
-  Verifier verifier(plan, engine_layout, memory);
-  NoteEveryBucket(plan, verifier);
-  return {verifier.Totals(), verifier.HeldByRank(), verifier.ReplicaDifferences()};
+Result<MemoryDigest> DigestMemory(const TensorMemory& memory, const Layout& engine_layout, const ReceivePlan& plan,
+                                  SlotWork& work) {
+  Verifier verifier(plan, engine_layout, memory, work);
+  RETURN_IF_ERROR(verifier.NoteEveryBucket());
+  ASSIGN_OR_RETURN(std::vector<Verifier::Difference> differences, verifier.ReplicaDifferences());
+  return MemoryDigest{verifier.Totals(), verifier.HeldByRank(), std::move(differences)};
 }
 
 }  // namespace bascule

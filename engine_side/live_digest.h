@@ -18,16 +18,14 @@ namespace bascule {
 // InvalidArgument "bad_layout"  the layout does not cover its tensors
 Result<ReceivePlan> PlanOfEngine(const Layout& engine_layout);
 
-// Notes every bucket of `plan`, as it lies in memory now. Uses a few threads of its own.
-void NoteEveryBucket(const ReceivePlan& plan, Verifier& verifier);
-
 struct MemoryDigest {
   std::vector<TensorDigest> totals;                     // per logical tensor, in layout order
   std::vector<std::vector<TensorDigest>> held_by_rank;  // per rank, the same of what it holds, replicas included
   std::vector<Verifier::Difference> replica_differences;
 };
 
-// `plan` is PlanOfEngine's. Uses a few threads of its own.
-MemoryDigest DigestMemory(const TensorMemory& memory, const Layout& engine_layout, const ReceivePlan& plan);
+// `plan` is PlanOfEngine's; `work` is at home in the memory. Errors of SlotWork.
+Result<MemoryDigest> DigestMemory(const TensorMemory& memory, const Layout& engine_layout, const ReceivePlan& plan,
+                                  SlotWork& work = HostSlotWork());
 
 }  // namespace bascule

@@ -2,7 +2,6 @@
 
 #include "base/log.h"
 #include "base/start_worker.h"
-#include "engine_side/live_digest.h"
 #include "kernels/pack.h"
 
 namespace bascule {
@@ -15,10 +14,18 @@ SessionEvent EventOf(const Status& why) {
   return why.code() == StatusCode::kDeadlineExceeded ? SessionEvent::kDeadline : SessionEvent::kAbort;
 }
 
-// Where a slice lies in a frame whose header agrees with the plan.
-BoxView ViewInFrame(std::span<const std::byte> frame, const BucketHeader& header, const Slice& slice) {
-  const auto payload = static_cast<std::size_t>(PayloadOffset(header.slice_count));
-  return {&frame[payload] + slice.payload_offset, CompactPlace(ShapeOf(slice.engine_box)), nullptr};
+// Where the slices lie that a frame, whose header agrees with the plan, holds itself.
+std::vector<BoxView> ViewsInFrame(const ReceivedFrame& frame, const Bucket& bucket) {
+  const std::byte* const payload =
+      frame.device_payload.empty()
+          ? frame.bytes.subspan(static_cast<std::size_t>(PayloadOffset(std::ssize(bucket.slices)))).data()
+          : frame.device_payload.data();
+  std::vector<BoxView> views;
+  views.reserve(bucket.slices.size());
+  for (const Slice& slice : bucket.slices) {
+    views.push_back({payload + slice.payload_offset, CompactPlace(ShapeOf(slice.engine_box)), nullptr});
+  }
+  return views;
 }
 
 }  // namespace
@@ -97,9 +104,8 @@ Status ReceiveSession::ReserveAndFill(std::stop_token stop) {
     slot_ = slot;
   }
   staging_.emplace(*terms_.plan, parts_.slots, slot);
-  verifier_.emplace(*terms_.plan, parts_.slots.layout(), staging_->memory());
-  if (!lent_) staging_->FillPadding();
-  return OkStatus();
+  verifier_.emplace(*terms_.plan, parts_.slots.layout(), staging_->memory(), parts_.slots.work());
+  return lent_ ? OkStatus() : staging_->FillPadding();
 }
 
 void ReceiveSession::OnLent() {
@@ -108,7 +114,8 @@ void ReceiveSession::OnLent() {
     if (state_ != SessionState::kReceiving) return;
     ++working_;
   }
-  if (lent_->check) NoteEveryBucket(*terms_.plan, *verifier_);
+  const Status noted = lent_->check ? verifier_->NoteEveryBucket() : OkStatus();
+  CHECK(noted.ok());  // what is lent is memory of the host
   MutexLock lock(mu_);
   WorkDone();
   const std::vector<Bucket>& buckets = terms_.plan->plan.buckets;
@@ -157,7 +164,8 @@ Status ReceiveSession::CheckBucket(int route, const BucketHeader& header, const 
   const Bucket& bucket = plan.buckets[header.bucket];
   if (bucket.route != route || std::cmp_not_equal(header.slice_count, bucket.slices.size()) ||
       header.payload_bytes != bucket.payload_bytes ||
-      (!frame.payload.empty() && frame.payload.size() != bucket.slices.size())) {
+      (!frame.payload.empty() && frame.payload.size() != bucket.slices.size()) ||
+      (!frame.device_payload.empty() && std::cmp_less(frame.device_payload.size(), header.payload_bytes))) {
     return Status::DataLoss(
         "bucket_outside_plan",
         fmt::format("bucket={} route={} slices={} payload_bytes={}; planned route={} slices={} payload_bytes={}",
@@ -176,24 +184,24 @@ std::optional<BucketVerdict> ReceiveSession::StartBucket(const BucketHeader& hea
   return std::nullopt;
 }
 
-// OK, or what is wrong with the bucket. The peer may still write to the frame: each digest is read once, and compared
-// with that of the slot's memory.
+// OK; DataLoss: what is wrong with the bucket; or what is wrong with this side. The peer may still write to the frame:
+// each digest is read once, and compared with that of the slot's memory.
 Status ReceiveSession::PlaceAndDigest(const BucketHeader& header, const ReceivedFrame& frame) {
-  if (frame.payload.empty()) RETURN_IF_ERROR(CheckPayload(header, frame.bytes));
+  if (PlaceOfPayload(frame) == PayloadPlace::kInFrame) RETURN_IF_ERROR(CheckPayload(header, frame.bytes));
   const Bucket& bucket = terms_.plan->plan.buckets[header.bucket];
-  const int engine_rank = terms_.plan->engine_rank(bucket);
-  std::vector<TensorDigest> digests;
-  digests.reserve(bucket.slices.size());
+  const std::vector<BoxView> in_frame = frame.payload.empty() ? ViewsInFrame(frame, bucket) : std::vector<BoxView>();
+  const FrameMemory memory = frame.device_payload.empty() ? FrameMemory::kHost : FrameMemory::kDevice;
+  ASSIGN_OR_RETURN(std::vector<TensorDigest> digests,
+                   staging_->PlaceAndDigest(bucket, frame.payload.empty() ? in_frame : frame.payload, memory));
   for (std::size_t s = 0; s < bucket.slices.size(); ++s) {
     const Slice& slice = bucket.slices[s];
     const TensorDigest sent = ReadSliceDigest(frame.bytes, static_cast<std::int64_t>(s));
-    const BoxView from = frame.payload.empty() ? ViewInFrame(frame.bytes, header, slice) : frame.payload[s];
-    digests.push_back(staging_->PlaceAndDigest(slice, engine_rank, from));
-    if (digests.back() == sent) continue;
+    if (digests[s] == sent) continue;
     const std::string& tensor = terms_.plan->plan.tensors[static_cast<std::size_t>(slice.tensor)].name;
-    return Status::DataLoss("digest_mismatch", fmt::format("tensor {} box {} on engine rank {}: memory={} sender={}",
-                                                           tensor, slice.logical_box.ToString(), engine_rank,
-                                                           digests.back().ToHex(), sent.ToHex()));
+    return Status::DataLoss(
+        "digest_mismatch",
+        fmt::format("tensor {} box {} on engine rank {}: memory={} sender={}", tensor, slice.logical_box.ToString(),
+                    terms_.plan->engine_rank(bucket), digests[s].ToHex(), sent.ToHex()));
   }
   verifier_->Note(header.bucket, std::move(digests));
   return OkStatus();
@@ -210,14 +218,20 @@ BucketVerdict ReceiveSession::Conclude(const BucketHeader& header, const Status&
       CountGood(bucket, header.bucket);
       return BucketVerdict::kGood;
     }
-    if (coverage_.Damaged(header.bucket) == 1) {
-      CHECK(Step(SessionEvent::kBucketDamaged));
-      return BucketVerdict::kDamaged;
+    if (damage.code() == StatusCode::kDataLoss) {
+      if (coverage_.Damaged(header.bucket) == 1) {
+        CHECK(Step(SessionEvent::kBucketDamaged));
+        return BucketVerdict::kDamaged;
+      }
+      abort = Status::DataLoss("bucket_damaged",
+                               fmt::format("bucket {} came damaged twice, from sender rank {}: {}: {}", header.bucket,
+                                           terms_.plan->plan.routes[static_cast<std::size_t>(bucket.route)].sender_rank,
+                                           damage.reason(), damage.message()));
     }
-    abort = Status::DataLoss("bucket_damaged",
-                             fmt::format("bucket {} came damaged twice, from sender rank {}: {}: {}", header.bucket,
-                                         terms_.plan->plan.routes[static_cast<std::size_t>(bucket.route)].sender_rank,
-                                         damage.reason(), damage.message()));
+  }
+  if (abort.ok()) {
+    End(SessionEvent::kAbort, damage);
+    return BucketVerdict::kFenced;
   }
   End(SessionEvent::kBucketDamagedAgain, abort);
   return BucketVerdict::kDamaged;

@@ -58,7 +58,7 @@ Status RouteReader::ReadUntilLost(std::stop_token stop) {
 Status RouteReader::TakeFrame(BucketReceiver& receiver, const ReceivedFrame& frame, std::stop_token stop) {
   if (nice_ != 0 && sink_.IsLive()) GiveWay(std::exchange(nice_, 0));
   const TimePoint began = clock_.Now();
-  RETURN_IF_ERROR(receiver.Acknowledge(frame, sink_.OnBucket(index_, frame)));
+  RETURN_IF_ERROR(sink_.GiveBack(receiver, frame, sink_.OnBucket(index_, frame)));
   if (throttle_ == nullptr) return OkStatus();
   const Duration pause = throttle_->PauseAfter(clock_.Now() - began);
   if (pause > Duration::zero()) clock_.SleepUntil(clock_.Now() + pause, std::move(stop));

@@ -20,6 +20,10 @@ class BucketSink {
  public:
   virtual ~BucketSink() = default;
   virtual BucketAck OnBucket(int route, const ReceivedFrame& frame) = 0;
+  // After OnBucket. As BucketReceiver::Acknowledge, once nothing reads the frame.
+  virtual Status GiveBack(BucketReceiver& receiver, const ReceivedFrame& frame, const BucketAck& ack) {
+    return receiver.Acknowledge(frame, ack);
+  }
   // Is a version live, so that there is somebody to give way to?
   virtual bool IsLive() const = 0;
   // Nothing more comes on this route.

@@ -1,38 +1,58 @@
 #include "engine_side/staging.h"
 
-#include <array>
-
-#include "kernels/pack.h"
-
 namespace bascule {
-namespace {
 
-constexpr std::array<std::byte, 8> kZeroElement{};
-
-}  // namespace
-
-void Staging::FillPadding() const {
-  const Layout& layout = slots_.layout();
-  for (std::size_t r = 0; r < layout.ranks.size(); ++r) {
-    const RankLayout& rank = layout.ranks[r];
-    for (const MapRow& row : rank.rows) {
-      if (row.logical != kFill) continue;
-      const LocalTensor& local = rank.tensors[static_cast<std::size_t>(row.local)];
-      const auto element = std::span(kZeroElement).first(static_cast<std::size_t>(ItemBytes(local.dtype)));
-      FillBoxOnHost(ShapeOf(row.local_box), element, slots_.ShadowTensor(slot_, static_cast<int>(r), row.local).data(),
-                    PlaceIn(row.local_box, local.shape));
-    }
-  }
+SlotBox BoxOfSlice(const ReceivePlan& plan, const Layout& engine_layout, const Slice& slice, int engine_rank,
+                   const Box& logical_box) {
+  const auto tensor = static_cast<std::size_t>(slice.tensor);
+  const RankLayout& rank = engine_layout.ranks[static_cast<std::size_t>(engine_rank)];
+  const LocalTensor& local = rank.tensors[static_cast<std::size_t>(slice.engine_tensor)];
+  const Box engine_box = CorrespondingBox(logical_box, slice.logical_box, slice.engine_box);
+  return {.engine_rank = engine_rank,
+          .shape = ShapeOf(engine_box),
+          .item_bytes = ItemBytes(local.dtype),
+          .place = PlaceIn(engine_box, local.shape),
+          .logical = PlaceIn(logical_box, plan.plan.tensors[tensor].shape),
+          .key = plan.keys[tensor]};
 }
 
-TensorDigest Staging::PlaceAndDigest(const Slice& slice, int engine_rank, const BoxView& from) const {
-  const RankLayout& rank = slots_.layout().ranks[static_cast<std::size_t>(engine_rank)];
-  const LocalTensor& local = rank.tensors[static_cast<std::size_t>(slice.engine_tensor)];
-  const auto tensor = static_cast<std::size_t>(slice.tensor);
-  return CopyAndDigestBoxOnHost(plan_.keys[tensor], ShapeOf(slice.engine_box), ItemBytes(local.dtype), from.base,
-                                from.place, slots_.ShadowTensor(slot_, engine_rank, slice.engine_tensor).data(),
-                                PlaceIn(slice.engine_box, local.shape),
-                                PlaceIn(slice.logical_box, plan_.plan.tensors[tensor].shape));
+SlotBox BoxOfPadding(const MapRow& row, const LocalTensor& local, int engine_rank) {
+  const BoxPlace place = PlaceIn(row.local_box, local.shape);
+  return {.engine_rank = engine_rank,
+          .shape = ShapeOf(row.local_box),
+          .item_bytes = ItemBytes(local.dtype),
+          .place = place,
+          .logical = place,
+          .key = {}};
+}
+
+Status Staging::FillPadding() const {
+  std::vector<SlotTarget> padding;
+  const Layout& layout = slots_.layout();
+  for (std::size_t r = 0; r < layout.ranks.size(); ++r) {
+    const int engine_rank = static_cast<int>(r);
+    for (const MapRow& row : layout.ranks[r].rows) {
+      if (row.logical != kFill) continue;
+      const LocalTensor& local = layout.ranks[r].tensors[static_cast<std::size_t>(row.local)];
+      padding.push_back(
+          {BoxOfPadding(row, local, engine_rank), slots_.ShadowTensor(slot_, engine_rank, row.local).data()});
+    }
+  }
+  return slots_.work().Zero(padding);
+}
+
+Result<std::vector<TensorDigest>> Staging::PlaceAndDigest(const Bucket& bucket, std::span<const BoxView> from,
+                                                          FrameMemory memory) const {
+  const int engine_rank = plan_.engine_rank(bucket);
+  std::vector<Placement> boxes;
+  boxes.reserve(bucket.slices.size());
+  for (std::size_t s = 0; s < bucket.slices.size(); ++s) {
+    const Slice& slice = bucket.slices[s];
+    boxes.push_back({{BoxOfSlice(plan_, slots_.layout(), slice, engine_rank, slice.logical_box),
+                      slots_.ShadowTensor(slot_, engine_rank, slice.engine_tensor).data()},
+                     from[s]});
+  }
+  return slots_.work().PlaceAndDigest(boxes, memory);
 }
 
 TensorMemory Staging::memory() const {

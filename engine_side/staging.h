@@ -12,6 +12,7 @@
 
 #include "bridge/bucket/box_view.h"
 #include "engine_side/receive_plan.h"
+#include "engine_side/slot_work.h"
 #include "engine_side/weight_slots.h"
 #include "kernels/digest.h"
 
@@ -20,17 +21,24 @@ namespace bascule {
 // Memory of local tensor `tensor` of `engine_rank`: of a slot that is staged, or of a lease.
 using TensorMemory = std::function<std::span<const std::byte>(int engine_rank, int tensor)>;
 
+// `logical_box`, which is a part of the slice's, as it lies on `engine_rank`.
+SlotBox BoxOfSlice(const ReceivePlan& plan, const Layout& engine_layout, const Slice& slice, int engine_rank,
+                   const Box& logical_box);
+// What a fill row covers of `local`. Its digest, under a key of its own, is zero where all of it is.
+SlotBox BoxOfPadding(const MapRow& row, const LocalTensor& local, int engine_rank);
+
 // Thread-safety: thread-safe for slices that do not overlap, as those of a plan do not.
 class Staging {
  public:
   // `plan` is borrowed; `slot` is reserved and stays so.
   Staging(const ReceivePlan& plan, WeightSlots& slots, int slot) : plan_(plan), slots_(slots), slot_(slot) {}
 
-  // Zeroes every element that no logical tensor covers.
-  void FillPadding() const;
-  // Copies what lies at `from` to the place of `slice` on `engine_rank` and returns the digest of what was written
-  // there, whatever happens to the source meanwhile.
-  TensorDigest PlaceAndDigest(const Slice& slice, int engine_rank, const BoxView& from) const;
+  // Zeroes every element that no logical tensor covers. Errors of SlotWork.
+  Status FillPadding() const;
+  // Copies what lies at `from`, a view for each slice of `bucket`, to its place and returns the digests of what was
+  // written there, whatever happens to the sources meanwhile. Errors of SlotWork.
+  Result<std::vector<TensorDigest>> PlaceAndDigest(const Bucket& bucket, std::span<const BoxView> from,
+                                                   FrameMemory memory) const;
   TensorMemory memory() const;
 
  private:

@@ -25,23 +25,38 @@ Status CheckVersionDigest(const ManifestOffer& offer, const ManifestSeal& seal) 
                                                          version_digest.ToHex(), seal.version_digest.ToHex()));
 }
 
-Verifier::Verifier(const ReceivePlan& plan, const Layout& engine_layout, TensorMemory memory)
-    : plan_(plan), engine_layout_(engine_layout), memory_(std::move(memory)), noted_(plan.plan.buckets.size()) {}
+Verifier::Verifier(const ReceivePlan& plan, const Layout& engine_layout, TensorMemory memory, SlotWork& work)
+    : plan_(plan),
+      engine_layout_(engine_layout),
+      memory_(std::move(memory)),
+      work_(work),
+      noted_(plan.plan.buckets.size()) {}
 
-TensorDigest Verifier::Digest(const Slice& slice, int engine_rank) const {
-  return DigestBox(slice, engine_rank, slice.logical_box);
+Status Verifier::NoteEveryBucket() {
+  std::vector<SlotSource> boxes;
+  for (const Bucket& bucket : plan_.plan.buckets) {
+    const int engine_rank = plan_.engine_rank(bucket);
+    for (const Slice& slice : bucket.slices) {
+      boxes.push_back({BoxOfSlice(plan_, engine_layout_, slice, engine_rank, slice.logical_box),
+                       memory_(engine_rank, slice.engine_tensor).data()});
+    }
+  }
+  ASSIGN_OR_RETURN(const std::vector<TensorDigest> digests, work_.Digest(boxes));
+  auto next = digests.begin();
+  for (std::size_t b = 0; b < noted_.size(); ++b) {
+    const auto end = next + std::ssize(plan_.plan.buckets[b].slices);
+    noted_[b].assign(next, end);
+    next = end;
+  }
+  return OkStatus();
 }
 
-// `logical_box` is a part of the slice's.
-TensorDigest Verifier::DigestBox(const Slice& slice, int engine_rank, const Box& logical_box) const {
-  const std::size_t tensor = static_cast<std::size_t>(slice.tensor);
-  const TensorSpec& spec = plan_.plan.tensors[tensor];
-  const RankLayout& rank = engine_layout_.ranks[static_cast<std::size_t>(engine_rank)];
-  const LocalTensor& local = rank.tensors[static_cast<std::size_t>(slice.engine_tensor)];
-  const Box engine_box = CorrespondingBox(logical_box, slice.logical_box, slice.engine_box);
-  return DigestBoxOnHost(plan_.keys[tensor], ShapeOf(engine_box), ItemBytes(local.dtype),
-                         memory_(engine_rank, slice.engine_tensor).data(), PlaceIn(engine_box, local.shape),
-                         PlaceIn(logical_box, spec.shape));
+// `logical_box` is a part of the slice's. It is digested before `memory_` is asked again.
+Result<TensorDigest> Verifier::DigestBox(const Slice& slice, int engine_rank, const Box& logical_box) const {
+  const SlotSource box{BoxOfSlice(plan_, engine_layout_, slice, engine_rank, logical_box),
+                       memory_(engine_rank, slice.engine_tensor).data()};
+  ASSIGN_OR_RETURN(const std::vector<TensorDigest> digest, work_.Digest(std::span(&box, 1)));
+  return digest[0];
 }
 
 std::vector<TensorDigest> Verifier::Totals() const {
@@ -65,7 +80,7 @@ Status Verifier::Check(const ManifestOffer& offer, const ManifestSeal& seal) con
   RETURN_IF_ERROR(CheckTotals(offer, seal));
   RETURN_IF_ERROR(CheckVersionDigest(offer, seal));
   RETURN_IF_ERROR(CheckReplicas());
-  return CheckPaddingIsZero(memory_, engine_layout_);
+  return CheckPaddingIsZero(memory_, engine_layout_, work_);
 }
 
 Status Verifier::CheckTotals(const ManifestOffer& offer, const ManifestSeal& seal) const {
@@ -83,7 +98,7 @@ Status Verifier::CheckTotals(const ManifestOffer& offer, const ManifestSeal& sea
 }
 
 Status Verifier::CheckReplicas() const {
-  const std::vector<Difference> differences = ReplicaDifferences();
+  ASSIGN_OR_RETURN(const std::vector<Difference> differences, ReplicaDifferences());
   if (differences.empty()) return OkStatus();
   const auto tensor = static_cast<std::size_t>(differences.front().tensor);
   return Status::DataLoss("replicas_differ",
@@ -91,7 +106,7 @@ Status Verifier::CheckReplicas() const {
 }
 
 // A replica may have come from another sender than the slices that count, and may be cut elsewhere.
-std::vector<Verifier::Difference> Verifier::ReplicaDifferences() const {
+Result<std::vector<Verifier::Difference>> Verifier::ReplicaDifferences() const {
   std::set<std::int32_t> replicated;
   ForEachSlice([&](const PlacedSlice& placed) {
     if (!placed.slice->counts) replicated.insert(placed.slice->tensor);
@@ -110,7 +125,8 @@ std::vector<Verifier::Difference> Verifier::ReplicaDifferences() const {
   for (const PlacedSlice& replica : replicas) {
     const std::int32_t tensor = replica.slice->tensor;
     const Box& box = replica.slice->logical_box;
-    if (DigestAtOwners(owners[tensor], box) == replica.digest) continue;
+    ASSIGN_OR_RETURN(const TensorDigest owned, DigestAtOwners(owners[tensor], box));
+    if (owned == replica.digest) continue;
     differences.push_back({tensor, fmt::format("box {}: engine rank {} holds other bytes than ranks {}", box.ToString(),
                                                replica.engine_rank, RanksOf(tensor))});
   }
@@ -118,12 +134,14 @@ std::vector<Verifier::Difference> Verifier::ReplicaDifferences() const {
 }
 
 // Where no slice that counts has this very box, the parts are digested where they lie.
-TensorDigest Verifier::DigestAtOwners(const Owners& owners, const Box& box) const {
+Result<TensorDigest> Verifier::DigestAtOwners(const Owners& owners, const Box& box) const {
   if (const auto same = owners.find(box); same != owners.end()) return same->second.digest;
   TensorDigest digest;
   for (const auto& [owner_box, owner] : owners) {
     const std::optional<Box> part = Intersect(owner_box, box);
-    if (part) digest += DigestBox(*owner.slice, owner.engine_rank, *part);
+    if (!part) continue;
+    ASSIGN_OR_RETURN(const TensorDigest of_part, DigestBox(*owner.slice, owner.engine_rank, *part));
+    digest += of_part;
   }
   return digest;
 }
@@ -138,20 +156,22 @@ void Verifier::ForEachSlice(const std::function<void(const PlacedSlice&)>& visit
 }
 
 // The digest of zeros is zero under any key, and of nothing else that differs in one word.
-Status CheckPaddingIsZero(const TensorMemory& memory, const Layout& engine_layout) {
+Status CheckPaddingIsZero(const TensorMemory& memory, const Layout& engine_layout, SlotWork& work) {
+  std::vector<SlotSource> boxes;
+  std::vector<std::string> names;
   for (std::size_t r = 0; r < engine_layout.ranks.size(); ++r) {
     const RankLayout& rank = engine_layout.ranks[r];
     for (const MapRow& row : rank.rows) {
       if (row.logical != kFill) continue;
       const LocalTensor& local = rank.tensors[static_cast<std::size_t>(row.local)];
-      const BoxPlace place = PlaceIn(row.local_box, local.shape);
-      const TensorDigest digest = DigestBoxOnHost(DigestKey{}, ShapeOf(row.local_box), ItemBytes(local.dtype),
-                                                  memory(static_cast<int>(r), row.local).data(), place, place);
-      if (digest == TensorDigest{}) continue;
-      return Status::DataLoss("digest_mismatch",
-                              fmt::format("padding {} of engine tensor {} on engine rank {} is not zero",
-                                          row.local_box.ToString(), local.name, r));
+      boxes.push_back({BoxOfPadding(row, local, static_cast<int>(r)), memory(static_cast<int>(r), row.local).data()});
+      names.push_back(fmt::format("{} of engine tensor {} on engine rank {}", row.local_box.ToString(), local.name, r));
     }
+  }
+  ASSIGN_OR_RETURN(const std::vector<TensorDigest> digests, work.Digest(boxes));
+  for (std::size_t i = 0; i < digests.size(); ++i) {
+    if (digests[i] == TensorDigest{}) continue;
+    return Status::DataLoss("digest_mismatch", fmt::format("padding {} is not zero", names[i]));
   }
   return OkStatus();
 }

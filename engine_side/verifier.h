@@ -23,16 +23,18 @@ namespace bascule {
 // DataLoss "digest_mismatch"
 Status CheckVersionDigest(const ManifestOffer& offer, const ManifestSeal& seal);
 
-// Thread-safety: Digest is thread-safe; Note of different buckets may run at once; the checks want every bucket noted.
+// Errors: also those of SlotWork.
+//
+// Thread-safety: Note of different buckets may run at once; the checks want every bucket noted.
 class Verifier {
  public:
-  // `plan` and `engine_layout` are borrowed.
-  Verifier(const ReceivePlan& plan, const Layout& engine_layout, TensorMemory memory);
+  // All but `memory` are borrowed; `work` is at home in that memory.
+  Verifier(const ReceivePlan& plan, const Layout& engine_layout, TensorMemory memory, SlotWork& work = HostSlotWork());
 
-  // Of a slice as it lies in memory now.
-  TensorDigest Digest(const Slice& slice, int engine_rank) const;
-  // What Digest gave for every slice of a bucket, in order.
+  // The digests of every slice of a bucket as it lies in memory, in order.
   void Note(std::uint32_t bucket, std::vector<TensorDigest> slices) { noted_[bucket] = std::move(slices); }
+  // Notes all buckets, as they lie in memory now.
+  Status NoteEveryBucket();
 
   // Per plan tensor: the sum over slices that count.
   std::vector<TensorDigest> Totals() const;
@@ -50,7 +52,7 @@ class Verifier {
     std::int32_t tensor = 0;  // of the plan
     std::string what;         // box and rank
   };
-  std::vector<Difference> ReplicaDifferences() const;
+  Result<std::vector<Difference>> ReplicaDifferences() const;
 
  private:
   struct PlacedSlice {
@@ -61,20 +63,21 @@ class Verifier {
   using Owners = std::map<Box, PlacedSlice>;  // slices of one tensor that count
 
   void ForEachSlice(const std::function<void(const PlacedSlice&)>& visit) const;
-  TensorDigest DigestAtOwners(const Owners& owners, const Box& box) const;
-  TensorDigest DigestBox(const Slice& slice, int engine_rank, const Box& logical_box) const;
+  Result<TensorDigest> DigestAtOwners(const Owners& owners, const Box& box) const;
+  Result<TensorDigest> DigestBox(const Slice& slice, int engine_rank, const Box& logical_box) const;
   Status CheckTotals(const ManifestOffer& offer, const ManifestSeal& seal) const;
   std::string RanksOf(std::int32_t tensor) const;
 
   const ReceivePlan& plan_;
   const Layout& engine_layout_;
   const TensorMemory memory_;
+  SlotWork& work_;
   std::vector<std::vector<TensorDigest>> noted_;  // per bucket, per slice
 };
 
 // No fill box has another byte than zero.
 //
-// DataLoss "digest_mismatch"  names box, tensor and rank
-Status CheckPaddingIsZero(const TensorMemory& memory, const Layout& engine_layout);
+// DataLoss "digest_mismatch"  names box, tensor and rank; errors of SlotWork
+Status CheckPaddingIsZero(const TensorMemory& memory, const Layout& engine_layout, SlotWork& work);
 
 }  // namespace bascule

@@ -25,8 +25,12 @@ class WeightLease {
   bool empty() const { return slots_ == nullptr; }
   const WeightVersion& version() const;
   // Dense row-major bytes of local tensor `tensor` of `engine_rank`, in the order of the engine's layout; 64-byte
-  // aligned.
+  // aligned. Where slots lie on a device: addresses for the device, and the lease is held until the device has done
+  // what reads them.
   std::span<const std::byte> Tensor(int engine_rank, int tensor) const;
+  // Which of the receiver's slots it shows. As long as slots have memory of their own, a slot's addresses never change:
+  // what was made for them (a CUDA graph) serves whenever the slot is live.
+  int slot() const;
   // The digests of what it shows, as they were proven. See engine_side/weight_slots.h.
   const HeldDigests& held() const;
   // By which another process maps all memory of a rank, read-only; -1 where it cannot. The lease's: duplicate it to

@@ -1,17 +1,37 @@
 #include "engine_side/weight_receiver.h"
 
+#include <algorithm>
 #include <set>
 
 #include "base/mutex.h"
 #include "base/thread_priority.h"
 #include "engine_side/adoption.h"
 #include "engine_side/connection.h"
+#include "engine_side/device_slot_work.h"
 #include "engine_side/live_digest.h"
 #include "engine_side/receiver_parts.h"
 #include "engine_side/rollback.h"
 
 namespace bascule {
 namespace {
+
+Status CheckDevices(const WeightReceiverOptions& options) {
+  const bool on_host = options.devices.empty();
+  if (!on_host && options.devices.size() != options.layout.ranks.size()) {
+    return Status::InvalidArgument("bad_options", fmt::format("devices={} for {} engine ranks", options.devices.size(),
+                                                              options.layout.ranks.size()));
+  }
+  if (!on_host && (options.memory.from != nullptr || options.copier != nullptr)) {
+    return Status::InvalidArgument("bad_options", "slots have their memory on devices, and are copied there");
+  }
+  const bool takes_device_frames = std::ranges::any_of(options.listeners, [](TransportListener* listener) {
+    return listener->endpoint().kind == TransportKind::kCudaIpc;
+  });
+  if (on_host && takes_device_frames) {
+    return Status::InvalidArgument("bad_options", "frames of cuda_ipc lie on a device, and slots in host memory");
+  }
+  return OkStatus();
+}
 
 Status CheckOptions(const WeightReceiverOptions& options) {
   if (options.slot_count != 2 && options.slot_count != 3) {
@@ -34,6 +54,7 @@ Status CheckOptions(const WeightReceiverOptions& options) {
     return Status::InvalidArgument("bad_options",
                                    fmt::format("max_credits={} most={}", options.max_credits, kMaxCredits));
   }
+  RETURN_IF_ERROR(CheckDevices(options));
   RETURN_IF_ERROR(CheckCores(options.staging.cores));
   return CheckLayout(options.layout);
 }
@@ -49,23 +70,42 @@ Status CheckDense(const Layout& slot_layout) {
   return OkStatus();
 }
 
-std::unique_ptr<InPlaceFlip> InPlaceOf(const WeightReceiverOptions& options, const ReceivePlan& engine_plan,
-                                       const DerivedTensors& derived, WeightSlots& slots) {
-  if (options.flip == FlipMode::kShadow) return nullptr;
-  return std::make_unique<InPlaceFlip>(slots, engine_plan, derived,
-                                       options.copier != nullptr ? *options.copier : HostBlockCopier(), *options.clock);
+// What a receiver is made of that can fail to be made. Each borrows those before it.
+struct Foundation {
+  ReceivePlan engine_plan;
+  DerivedTensors derived;
+  std::unique_ptr<SlotWork> device_work;  // null: the host's
+  std::unique_ptr<WeightSlots> slots;
+  std::unique_ptr<InPlaceFlip> in_place;  // null for kShadow
+};
+
+Result<std::unique_ptr<Foundation>> LayFoundation(const WeightReceiverOptions& options) {
+  ASSIGN_OR_RETURN(ReceivePlan engine_plan, PlanOfEngine(options.layout));
+  ASSIGN_OR_RETURN(DerivedTensors derived, DerivedTensors::Create(options.layout, options.derived));
+  RETURN_IF_ERROR(CheckDense(derived.slot_layout()));
+  auto made = std::make_unique<Foundation>(Foundation{std::move(engine_plan), std::move(derived), {}, {}, {}});
+  if (!options.devices.empty()) {
+    ASSIGN_OR_RETURN(made->device_work, MakeDeviceSlotWork(options.devices, *options.clock));
+  }
+  SlotWork& work = made->device_work != nullptr ? *made->device_work : HostSlotWork();
+  ASSIGN_OR_RETURN(made->slots, WeightSlots::Create(made->derived.slot_layout(), options.slot_count, *options.clock,
+                                                    options.memory, work));
+  if (options.flip == FlipMode::kInPlace) {
+    ASSIGN_OR_RETURN(made->in_place, InPlaceFlip::Create(*made->slots, made->engine_plan, made->derived, options.copier,
+                                                         *options.clock));
+  }
+  return made;
 }
 
 class Receiver final : public WeightReceiver {
  public:
-  Receiver(WeightReceiverOptions options, ReceivePlan engine_plan, DerivedTensors derived,
-           std::unique_ptr<WeightSlots> slots, EngineHooks& hooks)
+  Receiver(WeightReceiverOptions options, std::unique_ptr<const Foundation> foundation, EngineHooks& hooks)
       : options_(std::move(options)),
-        engine_plan_(std::move(engine_plan)),
-        derived_(std::move(derived)),
-        slots_(std::move(slots)),
-        in_place_(InPlaceOf(options_, engine_plan_, derived_, *slots_)),
-        gate_(*slots_, hooks, *options_.clock, in_place_.get(), options_.stall_budget),
+        foundation_(std::move(foundation)),
+        engine_plan_(foundation_->engine_plan),
+        derived_(foundation_->derived),
+        slots_(foundation_->slots.get()),
+        gate_(*slots_, hooks, *options_.clock, foundation_->in_place.get(), options_.stall_budget),
         board_(*slots_, *options_.clock),
         registry_(*slots_, *options_.clock),
         plans_(options_.layout),
@@ -108,8 +148,8 @@ class Receiver final : public WeightReceiver {
     const WeightLease lease = slots_->AcquireLive();
     if (lease.empty()) return Status::FailedPrecondition("nothing_live", "no version is live yet");
     const TensorMemory memory = [&](int engine_rank, int tensor) { return lease.Tensor(engine_rank, tensor); };
-    RETURN_IF_ERROR(derived_.Check(memory, slots_->HeldOf(lease).derived));
-    return DigestMemory(memory, options_.layout, engine_plan_);
+    RETURN_IF_ERROR(derived_.Check(memory, slots_->HeldOf(lease).derived, slots_->work()));
+    return DigestMemory(memory, options_.layout, engine_plan_, slots_->work());
   }
 
   void Require(const WeightVersion& version) override { board_.Require(version); }
@@ -126,10 +166,10 @@ class Receiver final : public WeightReceiver {
 
  private:
   const WeightReceiverOptions options_;
-  const ReceivePlan engine_plan_;
-  const DerivedTensors derived_;
-  const std::unique_ptr<WeightSlots> slots_;
-  const std::unique_ptr<InPlaceFlip> in_place_;  // null for kShadow
+  const std::unique_ptr<const Foundation> foundation_;
+  const ReceivePlan& engine_plan_;
+  const DerivedTensors& derived_;
+  WeightSlots* const slots_;
   FlipGate gate_;
   StatusBoard board_;
   SessionRegistry registry_;
@@ -146,13 +186,8 @@ class Receiver final : public WeightReceiver {
 
 Result<std::unique_ptr<WeightReceiver>> WeightReceiver::Create(WeightReceiverOptions options, EngineHooks& hooks) {
   RETURN_IF_ERROR(CheckOptions(options));
-  ASSIGN_OR_RETURN(ReceivePlan engine_plan, PlanOfEngine(options.layout));
-  ASSIGN_OR_RETURN(DerivedTensors derived, DerivedTensors::Create(options.layout, options.derived));
-  RETURN_IF_ERROR(CheckDense(derived.slot_layout()));
-  ASSIGN_OR_RETURN(auto slots,
-                   WeightSlots::Create(derived.slot_layout(), options.slot_count, *options.clock, options.memory));
-  return std::unique_ptr<WeightReceiver>(std::make_unique<Receiver>(std::move(options), std::move(engine_plan),
-                                                                    std::move(derived), std::move(slots), hooks));
+  ASSIGN_OR_RETURN(std::unique_ptr<const Foundation> foundation, LayFoundation(options));
+  return std::unique_ptr<WeightReceiver>(std::make_unique<Receiver>(std::move(options), std::move(foundation), hooks));
 }
 
 }  // namespace bascule

@@ -29,6 +29,7 @@
 #include "bridge/session/messages.h"
 #include "bridge/session/session_state.h"
 #include "bridge/transport/transport.h"
+#include "device/device.h"
 #include "engine_side/block_exchange.h"
 #include "engine_side/engine_hooks.h"
 #include "engine_side/flip_mode.h"
@@ -56,11 +57,14 @@ struct WeightReceiverOptions {
   // Empty: nothing. See engine_side/derived_tensors.h.
   std::vector<std::vector<LocalTensor>> derived;
   std::vector<QuantizationFamily> families;  // of its tensors; an offer has the same
-  SlotMemory memory;                         // where slots have theirs
-  int slot_count = 2;                        // 2, or (kShadow) 3 to keep a way back while the next version stages
+  SlotMemory memory;                         // where slots have theirs, on the host
+  // Of each engine rank, the device whose memory has its slots; ranks may share one. Empty: the host's has them. A
+  // lease then shows addresses for that device. Borrowed: they outlive the receiver.
+  std::vector<Device*> devices;
+  int slot_count = 2;  // 2, or (kShadow) 3 to keep a way back while the next version stages
   FlipMode flip = FlipMode::kShadow;
   StallBudget stall_budget;
-  BlockCopier* copier = nullptr;   // for kInPlace; borrowed, null: memcpy
+  BlockCopier* copier = nullptr;   // for kInPlace; borrowed, null: memcpy, or the devices' copies
   bool full_tensors_only = false;  // from one sender, in the order of the layout; others are refused by that name
   StagingThreads staging;
   std::int32_t max_credits = 8;  // per route
@@ -103,7 +107,8 @@ class WeightReceiver {
  public:
   // `hooks` are borrowed.
   //
-  // InvalidArgument "bad_layout" | "bad_options"; ResourceExhausted "slot_memory"
+  // InvalidArgument "bad_layout" | "bad_options"; ResourceExhausted "slot_memory"; errors of the devices, and as
+  // LoadDeviceKernels
   static Result<std::unique_ptr<WeightReceiver>> Create(WeightReceiverOptions options, EngineHooks& hooks);
   // Ends every connection (their peers see "peer_lost"), aborts the open session, waits for Serve calls to return.
   virtual ~WeightReceiver() = default;
@@ -115,7 +120,7 @@ class WeightReceiver {
   // slot shows the lent memory, which is digested where it lies, proven and flipped to; nothing is copied. The memory
   // is let go when its slot gets another version.
   //
-  // FailedPrecondition "slot_read_only"  flips in place write to every slot
+  // FailedPrecondition "slot_read_only"  flips in place write to every slot, and devices cannot read lent memory
   // InvalidArgument    "bad_lent_memory" not a slot's bytes of each rank; as CheckOffer
   // as SessionRegistry::Open, WeightSlots::ReserveLent, Verifier::Check and FlipGate::Flip; Cancelled "cancelled"
   virtual Result<FlipReport> Adopt(LentVersion version, Deadline deadline, std::stop_token stop = {}) = 0;
@@ -133,7 +138,7 @@ class WeightReceiver {
   // Replicas that differ from their owners are listed: the totals are the owners'.
   //
   // FailedPrecondition "nothing_live"
-  // DataLoss "digest_mismatch"  a derived tensor is not what Finalize made
+  // DataLoss "digest_mismatch"  a derived tensor is not what Finalize made; errors of SlotWork
   virtual Result<MemoryDigest> DigestLive() = 0;
 
   // The fleet has committed `version`: while it is not live this replica is not ready. It serves on, for whoever asks.

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/checked_math.h"
-#include "device/host/host_memory.h"
+#include "base/log.h"
 
 namespace bascule {
 namespace {
@@ -36,18 +36,21 @@ struct WeightSlots::Slot {
   }
 };
 
-WeightSlots::WeightSlots(const Layout& engine_layout, Clock& clock, SlotMemory memory)
-    : layout_(engine_layout), clock_(clock), memory_(memory) {}
+WeightSlots::WeightSlots(const Layout& engine_layout, Clock& clock, SlotMemory memory, SlotWork& work)
+    : layout_(engine_layout), clock_(clock), memory_(memory), work_(work) {}
 
 WeightSlots::~WeightSlots() {
   for (const auto& slot : slots_) CHECK(slot->leases == 0);
+  const Status settled = work_.Settle();
+  if (settled.ok()) return;
+  LogWarn("device_memory_kept", "slots={} why=\"{}\"", slot_count(), settled.ToString());
+  for (auto& slot : slots_) static_cast<void>(slot.release());
 }
 
 Result<std::unique_ptr<WeightSlots>> WeightSlots::Create(const Layout& engine_layout, int slot_count, Clock& clock,
-                                                         SlotMemory memory) {
+                                                         SlotMemory memory, SlotWork& work) {
   CHECK(slot_count == 2 || slot_count == 3);
-  if (memory.from == nullptr) memory.from = &HostMemory();
-  auto slots = std::unique_ptr<WeightSlots>(new WeightSlots(engine_layout, clock, memory));
+  auto slots = std::unique_ptr<WeightSlots>(new WeightSlots(engine_layout, clock, memory, work));
   for (int i = 0; i < slot_count; ++i) {
     slots->slots_.push_back(std::make_unique<Slot>());
     if (!memory.when_reserved) RETURN_IF_ERROR(slots->GiveMemory(i, {}));
@@ -67,7 +70,8 @@ Status WeightSlots::GiveMemory(int slot, std::vector<std::unique_ptr<DeviceBuffe
     const RankLayout& rank = layout_.ranks[r];
     const std::vector<std::int64_t> offsets = TensorOffsets(rank);
     const std::int64_t lent_bytes = target.lent.empty() ? 0 : std::ssize(target.lent[r]->bytes());
-    auto own = memory_.from->Allocate(static_cast<std::size_t>(offsets.back() - lent_bytes));
+    DeviceMemory& memory = memory_.from != nullptr ? *memory_.from : work_.memory(static_cast<int>(r));
+    auto own = memory.Allocate(static_cast<std::size_t>(offsets.back() - lent_bytes));
     if (!own.ok()) {
       target.own.clear();
       return Status::ResourceExhausted("slot_memory", fmt::format("slot={} rank={} bytes={}: {}", slot, r,
@@ -76,9 +80,9 @@ Status WeightSlots::GiveMemory(int slot, std::vector<std::unique_ptr<DeviceBuffe
     std::vector<std::span<std::byte>>& tensors = target.tensors.emplace_back();
     for (std::size_t t = 0; t < rank.tensors.size(); ++t) {
       const bool is_lent = offsets[t + 1] <= lent_bytes;
-      const std::span<std::byte> memory = is_lent ? target.lent[r]->bytes() : (*own)->bytes();
-      tensors.push_back(memory.subspan(static_cast<std::size_t>(offsets[t] - (is_lent ? 0 : lent_bytes)),
-                                       static_cast<std::size_t>(rank.tensors[t].Bytes())));
+      const std::span<std::byte> bytes = is_lent ? target.lent[r]->bytes() : (*own)->bytes();
+      tensors.push_back(bytes.subspan(static_cast<std::size_t>(offsets[t] - (is_lent ? 0 : lent_bytes)),
+                                      static_cast<std::size_t>(rank.tensors[t].Bytes())));
     }
     target.own.push_back(*std::move(own));
   }
@@ -107,6 +111,7 @@ std::optional<int> WeightSlots::FreeSlot() const {
 }
 
 Result<int> WeightSlots::ReserveShadow(Deadline deadline, std::stop_token stop) {
+  RETURN_IF_ERROR(work_.Settle());
   ASSIGN_OR_RETURN(const int slot, ReserveRole(deadline, std::move(stop)));
   const Status given = at(slot).Writable() ? OkStatus() : GiveMemory(slot, {});
   if (!given.ok()) ReleaseShadow(slot);
@@ -116,7 +121,7 @@ Result<int> WeightSlots::ReserveShadow(Deadline deadline, std::stop_token stop) 
 
 Result<int> WeightSlots::ReserveLent(std::vector<std::unique_ptr<DeviceBuffer>> lent, Deadline deadline,
                                      std::stop_token stop) {
-  CHECK(lent.size() == layout_.ranks.size());
+  CHECK(lent.size() == layout_.ranks.size() && work_.OnHost());
   ASSIGN_OR_RETURN(const int slot, ReserveRole(deadline, std::move(stop)));
   const Status given = GiveMemory(slot, std::move(lent));
   if (!given.ok()) ReleaseShadow(slot);
@@ -281,6 +286,11 @@ WeightLease::~WeightLease() {
 const WeightVersion& WeightLease::version() const {
   CHECK(slots_ != nullptr);
   return slots_->at(slot_).version;
+}
+
+int WeightLease::slot() const {
+  CHECK(slots_ != nullptr);
+  return slot_;
 }
 
 const HeldDigests& WeightLease::held() const {

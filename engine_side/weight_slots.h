@@ -3,7 +3,8 @@
 // Memory for two or three versions of one replica: on every engine rank of this process one slot per version. The live
 // slot serves decode and is never written; a session fills a shadow slot; a flip makes that the live one and keeps the
 // old one as the way back. All slots are allocated and prefaulted once, but for memory that others have mapped or lent:
-// that is never written again, and a slot that has it gets other memory when it is reserved.
+// that is never written again, and a slot that has it gets other memory when it is reserved. It may be memory of
+// devices (SlotWork): its addresses are then for the device alone.
 //
 // Thread-safety: thread-safe.
 #pragma once
@@ -22,6 +23,7 @@
 #include "base/status.h"
 #include "bridge/layout/layout.h"
 #include "device/buffer.h"
+#include "engine_side/slot_work.h"
 #include "engine_side/weight_lease.h"
 
 namespace bascule {
@@ -37,24 +39,26 @@ struct HeldDigests {
 
 // Where slots have their memory, and since when.
 struct SlotMemory {
-  DeviceMemory* from = nullptr;  // borrowed; null: HostMemory()
+  DeviceMemory* from = nullptr;  // borrowed; null: where the SlotWork has it, HostMemory() at first
   bool when_reserved = false;    // a slot gets its memory when it is reserved for the first time
 };
 
 class WeightSlots {
  public:
-  // `slot_count` is 2 or 3. Tensors are stored dense, whatever strides the layout gives.
+  // `slot_count` is 2 or 3. Tensors are stored dense, whatever strides the layout gives. `work` is borrowed.
   //
   // ResourceExhausted "slot_memory"  with the bytes that were asked for
   static Result<std::unique_ptr<WeightSlots>> Create(const Layout& engine_layout, int slot_count, Clock& clock,
-                                                     SlotMemory memory = {});
-  ~WeightSlots();  // no lease is left
+                                                     SlotMemory memory = {}, SlotWork& work = HostSlotWork());
+  // No lease is left. Memory on which work is under way stays until the process ends.
+  ~WeightSlots();
 
   // Never waits for a sync, but for a flip in place that is under way. Empty while nothing is live.
   [[nodiscard]] WeightLease AcquireLive() EXCLUDES(mu_);
 
   // Reserves a shadow slot for staging: a free one, else the kept version's, which is given up. Waits for the slot's
-  // leases and for a rollback in place; until they are gone the kept version stays.
+  // leases, for a rollback in place, and for work that an earlier session has left under way (SlotWork::Settle, and its
+  // errors); until they are gone the kept version stays.
   //
   // DeadlineExceeded   "shadow_leased"   a reader still holds the slot
   // FailedPrecondition "shadow_reserved" a session holds one already
@@ -62,7 +66,8 @@ class WeightSlots {
   // ResourceExhausted  "slot_memory"     the slot needs other memory, and there is none: nothing is reserved
   Result<int> ReserveShadow(Deadline deadline, std::stop_token stop = {}) EXCLUDES(mu_);
   // As ReserveShadow, of a slot that shows `lent` memory: per engine rank a version as a slot holds it, RankBytes long.
-  // Nothing may be written there. Tensors of the slot that lie behind it get memory of the slot's own.
+  // Nothing may be written there. Tensors of the slot that lie behind it get memory of the slot's own. Only where slots
+  // lie in host memory.
   Result<int> ReserveLent(std::vector<std::unique_ptr<DeviceBuffer>> lent, Deadline deadline, std::stop_token stop = {})
       EXCLUDES(mu_);
   // Freezes the memory of the reserved slot; see DeviceBuffer::Freeze.
@@ -108,11 +113,12 @@ class WeightSlots {
   std::int64_t slot_bytes(int engine_rank) const;
   int slot_count() const;
   const Layout& layout() const;
+  SlotWork& work() const { return work_; }  // with the memory of slots
 
  private:
   friend class WeightLease;
   struct Slot;
-  WeightSlots(const Layout& engine_layout, Clock& clock, SlotMemory memory);
+  WeightSlots(const Layout& engine_layout, Clock& clock, SlotMemory memory, SlotWork& work);
   Result<int> ReserveRole(Deadline deadline, std::stop_token stop) EXCLUDES(mu_);
   Status GiveMemory(int slot, std::vector<std::unique_ptr<DeviceBuffer>> lent) const;
   Slot& at(int slot) const { return *slots_[static_cast<std::size_t>(slot)]; }
@@ -124,6 +130,7 @@ class WeightSlots {
   const Layout layout_;
   Clock& clock_;
   const SlotMemory memory_;
+  SlotWork& work_;
   mutable Mutex mu_;  // Guards roles and counts; never held across a copy or a wait but for leases to end.
   CondVar leases_changed_;
   std::vector<std::unique_ptr<Slot>> slots_;

@@ -95,9 +95,9 @@ Result<MemoryDigest> DigestFiles(const Artifact& artifact, const ReceivePlan& pl
     }
   }
   for (const Status& end : ends) RETURN_IF_ERROR(end);
-  MemoryDigest digest{verifier.Totals(), verifier.HeldByRank(), verifier.ReplicaDifferences()};
+  ASSIGN_OR_RETURN(std::vector<Verifier::Difference> differences, verifier.ReplicaDifferences());
   RETURN_IF_ERROR(tensors.status());
-  return digest;
+  return MemoryDigest{verifier.Totals(), verifier.HeldByRank(), std::move(differences)};
 }
 
 // The files that hold something else than their manifest says.

@@ -149,12 +149,13 @@ TEST(PhysicalLayoutTest, RowsThatAKernelWantsPaddedTakeTheirSourceFromUnpaddedPl
   const ReceivePlan plan = MakeReceivePlan(*MakePlan(source.layout(), layout, {}));
   const Staging staging(plan, **slots, slot);
 
-  staging.FillPadding();
+  ASSERT_TRUE(staging.FillPadding().ok());
   for (const Bucket& bucket : plan.plan.buckets) {
+    std::vector<BoxView> from;
     for (const Slice& slice : bucket.slices) {
-      const BoxView from{source.of(0).data(), PlaceIn(slice.sender_box, {kRows, kColumns}), nullptr};
-      staging.PlaceAndDigest(slice, plan.engine_rank(bucket), from);
+      from.push_back({source.of(0).data(), PlaceIn(slice.sender_box, {kRows, kColumns}), nullptr});
     }
+    ASSERT_TRUE(staging.PlaceAndDigest(bucket, from, FrameMemory::kHost).ok());
   }
 
   for (int rank = 0; rank < 4; ++rank) {

@@ -53,7 +53,7 @@ class EngineMemory {
   // Names of the logical tensors whose digest is not that of what was sent, or whose holders differ.
   std::set<std::string> Found() const {
     const MemoryDigest digest =
-        DigestMemory([&](int rank, int tensor) { return std::span(Local(rank, tensor)); }, layout_, plan_);
+        *DigestMemory([&](int rank, int tensor) { return std::span(Local(rank, tensor)); }, layout_, plan_);
     std::set<std::string> found;
     for (std::size_t t = 0; t < layout_.tensors.size(); ++t) {
       const TensorDigest sent = DigestRunOnHost(KeyOf(layout_.tensors[t]), 0, logical_[t]);
