@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "bridge/send/send_phase.h"
-#include "device/host/host_memory.h"
 #include "trainer_side/group_report.h"
 #include "trainer_side/weight_guard.h"
 
@@ -25,8 +24,9 @@ MemberDriver::MemberDriver(WeightPublisherOptions options, const TensorSource& s
 
 PublishReport MemberDriver::Run(const PublishJob& job, PendingPublish& pending, Deadline deadline,
                                 const Cancellation& cancel) {
-  const RoundHooks hooks{.source = [&](const std::vector<TensorSpec>& wire) { return SourceOf(wire, pending); },
-                         .packed = [&] { pending.SetPacked(); }};
+  const RoundHooks hooks{
+      .source = [&](const std::vector<TensorSpec>& wire) { return SourceOf(wire, pending, deadline); },
+      .packed = [&] { pending.SetPacked(); }};
   const Result<GroupOutcome> outcome = member_->TakePart(job.request.number, hooks, deadline, cancel.token());
   PublishReport report;
   if (outcome.ok()) {
@@ -40,15 +40,18 @@ PublishReport MemberDriver::Run(const PublishJob& job, PendingPublish& pending, 
   return report;
 }
 
-Result<const WeightSource*> MemberDriver::SourceOf(const std::vector<TensorSpec>& wire, PendingPublish& pending) {
+Result<const WeightSource*> MemberDriver::SourceOf(const std::vector<TensorSpec>& wire, PendingPublish& pending,
+                                                   Deadline deadline) {
   if (options_.guard) RETURN_IF_ERROR(CheckWeights(source_, *options_.guard));
   const WeightSource* source = &source_;
-  if (options_.snapshot == Snapshot::kHost) {
+  if (TakesCopy(options_.snapshot)) {
     if (snapshot_ == nullptr || snapshot_->wire() != wire) {
       snapshot_.reset();  // both at once might not fit
-      ASSIGN_OR_RETURN(snapshot_, HostSnapshot::Create(source_, wire, HostMemory()));
+      ASSIGN_OR_RETURN(
+          snapshot_,
+          WeightSnapshot::Create(source_, wire, MemoryForSnapshot(source_, options_.snapshot == Snapshot::kDevice)));
     }
-    snapshot_->Copy();
+    RETURN_IF_ERROR(snapshot_->Copy(deadline));
     pending.SetPacked();
     source = snapshot_.get();
   }

@@ -24,12 +24,12 @@ class MemberDriver final : public PublishDriver {
 
  private:
   // What sessions read: the tensors, or a copy that is made now.
-  Result<const WeightSource*> SourceOf(const std::vector<TensorSpec>& wire, PendingPublish& pending);
+  Result<const WeightSource*> SourceOf(const std::vector<TensorSpec>& wire, PendingPublish& pending, Deadline deadline);
 
   const WeightPublisherOptions options_;
   const TensorSource& source_;
   std::optional<SendPacer> pacer_;
-  std::unique_ptr<HostSnapshot> snapshot_;
+  std::unique_ptr<WeightSnapshot> snapshot_;
   std::optional<RankSource> as_rank_;
   std::optional<GroupMember> member_;
 };

@@ -7,7 +7,6 @@
 
 #include "base/log.h"
 #include "bridge/send/replica_rollback.h"
-#include "device/host/host_memory.h"
 #include "trainer_side/gather/gathered_source.h"
 #include "trainer_side/group_report.h"
 #include "trainer_side/policy_run.h"
@@ -62,18 +61,19 @@ void ReplicaDriver::TakeReplicas(const std::vector<std::string>& addresses) {
 
 // Whoever sends full tensors needs no team for it: how these come together is its own affair.
 std::unique_ptr<ReplicaConnection> ReplicaDriver::MakeConnection(const std::string& address, bool gathers) {
-  return std::make_unique<ReplicaConnection>(ConnectionOptions{.address = address,
-                                                               .control = options_.control,
-                                                               .transports = options_.transports,
-                                                               .publisher = publisher_,
-                                                               .model = options_.model,
-                                                               .plan = PlanOptionsOf(gathers),
-                                                               .credits = options_.credits,
-                                                               .pacer = pacer_ ? &*pacer_ : nullptr,
-                                                               .team = gathers ? nullptr : leader_.get(),
-                                                               .connect_timeout = options_.connect_timeout,
-                                                               .clock = options_.clock},
-                                             plans_);
+  return std::make_unique<ReplicaConnection>(
+      ConnectionOptions{.address = address,
+                        .control = options_.control,
+                        .transports = gathers ? DialersFor(nullptr, options_.transports) : options_.transports,
+                        .publisher = publisher_,
+                        .model = options_.model,
+                        .plan = PlanOptionsOf(gathers),
+                        .credits = options_.credits,
+                        .pacer = pacer_ ? &*pacer_ : nullptr,
+                        .team = gathers ? nullptr : leader_.get(),
+                        .connect_timeout = options_.connect_timeout,
+                        .clock = options_.clock},
+      plans_);
 }
 
 // A window of full tensors is as large as what a route has in flight, so that neither outweighs the other.
@@ -105,8 +105,8 @@ PublishReport ReplicaDriver::Run(const PublishJob& job, PendingPublish& pending,
     FailAll(chosen.status());
   }
   if (const Status fit = CheckStanding(); !fit.ok()) FailAll(fit);
-  if (options_.snapshot == Snapshot::kHost) {
-    if (const Status taken = TakeSnapshot(); !taken.ok()) FailAll(taken);
+  if (TakesCopy(options_.snapshot)) {
+    if (const Status taken = TakeSnapshot(deadline); !taken.ok()) FailAll(taken);
     pending.SetPacked();
   }
   SendToReplicas(offer, offer.run == KnownRun(job.newest), std::nullopt, pending, deadline, cancel);
@@ -119,7 +119,7 @@ PublishReport ReplicaDriver::Run(const PublishJob& job, PendingPublish& pending,
 
 bool ReplicaDriver::CanSendAgain(const WeightVersion& version) const {
   if (leader_ != nullptr || version.run != packed_.run || version.number != packed_.number) return false;
-  return options_.snapshot == Snapshot::kTensorsStay || (options_.snapshot == Snapshot::kHost && snapshot_ != nullptr);
+  return options_.snapshot == Snapshot::kTensorsStay || (TakesCopy(options_.snapshot) && snapshot_ != nullptr);
 }
 
 PublishReport ReplicaDriver::SendAgain(const PublishJob& job, PendingPublish& pending, Deadline deadline,
@@ -251,16 +251,16 @@ Status ReplicaDriver::CheckStanding() {
   return standing > 0 && options_.guard ? CheckWeights(source_, *options_.guard) : OkStatus();
 }
 
-Status ReplicaDriver::TakeSnapshot() {
+Status ReplicaDriver::TakeSnapshot(Deadline deadline) {
   const std::vector<Replica*> standing = Standing();
   if (standing.empty()) return OkStatus();
   const std::vector<TensorSpec>& wire = standing.front()->connection->plan().tensors;
   if (snapshot_ == nullptr || snapshot_->wire() != wire) {
     snapshot_.reset();  // both at once might not fit
-    ASSIGN_OR_RETURN(snapshot_, HostSnapshot::Create(source_, wire, HostMemory()));
+    ASSIGN_OR_RETURN(snapshot_, WeightSnapshot::Create(
+                                    source_, wire, MemoryForSnapshot(source_, options_.snapshot == Snapshot::kDevice)));
   }
-  snapshot_->Copy();
-  return OkStatus();
+  return snapshot_->Copy(deadline);
 }
 
 void ReplicaDriver::SendToReplicas(const VersionOffer& offer, bool known_run, const std::optional<WeightVersion>& again,
@@ -269,7 +269,7 @@ void ReplicaDriver::SendToReplicas(const VersionOffer& offer, bool known_run, co
   pending.ExpectSealed(static_cast<int>(standing.size()));
   if (standing.empty()) return;
   const WeightSource* source = &source_;
-  if (options_.snapshot == Snapshot::kHost) source = snapshot_.get();
+  if (TakesCopy(options_.snapshot)) source = snapshot_.get();
   std::optional<RankSource> as_rank;
   if (leader_ != nullptr) {
     as_rank.emplace(*source, options_.group.rank, options_.group.world_size);

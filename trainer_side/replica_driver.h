@@ -56,7 +56,7 @@ class ReplicaDriver final : public PublishDriver {
   // The run that this publisher's versions are in; empty where it has published none.
   std::string KnownRun(const WeightVersion& newest) const;
   Status CheckStanding();
-  Status TakeSnapshot();
+  Status TakeSnapshot(Deadline deadline);
   // `again`: what was decided before, for those that lack it.
   void SendToReplicas(const VersionOffer& offer, bool known_run, const std::optional<WeightVersion>& again,
                       PendingPublish& pending, Deadline deadline, const Cancellation& cancel);
@@ -83,7 +83,7 @@ class ReplicaDriver final : public PublishDriver {
   std::vector<Replica> idle_;                   // others whose connections stand
   std::optional<Gathering> gathering_;
   std::int64_t gather_window_bytes_ = 0;  // of the publish
-  std::unique_ptr<HostSnapshot> snapshot_;
+  std::unique_ptr<WeightSnapshot> snapshot_;
   WeightVersion packed_;                             // what the snapshot has, or the tensors that stay
   std::optional<WeightVersion> committed_;           // by the fleet as a whole; a replica without it is out of rotation
   std::uint64_t term_ = 1;                           // each takeover raises it

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/checked_math.h"
+#include "bridge/send/device_reader.h"
 
 namespace bascule {
 namespace {
@@ -117,12 +118,29 @@ Status TensorSource::CheckTrainerRank(int trainer_rank, std::string_view name) c
   return BadShard(name, fmt::format("trainer_rank={} of {}", trainer_rank, layout_.ranks.size()));
 }
 
+Status TensorSource::CheckReachable() const {
+  if (device_ == nullptr) return OkStatus();
+  for (std::size_t rank = 0; rank < layout_.ranks.size(); ++rank) {
+    const std::vector<LocalTensor>& tensors = layout_.ranks[rank].tensors;
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      // Where elements lie apart, the first one stands for all.
+      const std::int64_t bytes = tensors[t].stride.empty() ? tensors[t].Bytes() : ItemBytes(tensors[t].dtype);
+      if (data_[rank][t] == nullptr || tensors[t].Bytes() == 0) continue;
+      const Status reached =
+          device_->device().CheckReachable(std::span(data_[rank][t], static_cast<std::size_t>(bytes)));
+      RETURN_IF_ERROR(reached.WithContext(fmt::format("tensor {} of trainer rank {}", tensors[t].name, rank)));
+    }
+  }
+  return OkStatus();
+}
+
 const std::byte* TensorSource::Base(int sender_rank, int tensor) const {
   return data_[static_cast<std::size_t>(sender_rank)][static_cast<std::size_t>(tensor)];
 }
 
 std::unique_ptr<BoxReader> TensorSource::Read(std::vector<SourceBox> boxes) const {
-  return backing_ == nullptr ? ReadMemory(std::move(boxes)) : backing_->Read(std::move(boxes));
+  if (backing_ != nullptr) return backing_->Read(std::move(boxes));
+  return device_ == nullptr ? ReadMemory(std::move(boxes)) : ReadDeviceMemory(std::move(boxes), *device_);
 }
 
 void TensorSource::Release(std::span<const std::byte> memory) const {

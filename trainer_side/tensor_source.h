@@ -9,6 +9,12 @@
 //   TensorSource source(/*trainer_ranks=*/2, layout.tensors);
 //   source.AddRank(0, layout.ranks[0], addresses);
 //
+// The addresses are of host memory, or all of one device's:
+//
+//   source.LieOn(std::make_shared<WeightDevice>(device, kernels));
+//
+// Then a device packs, and what has to be done before it reads is said with each Publish (PublishRequest::ready).
+//
 // Thread-safety: thread-compatible.
 #pragma once
 
@@ -23,6 +29,7 @@
 
 #include "base/status.h"
 #include "bridge/layout/layout.h"
+#include "bridge/send/weight_device.h"
 #include "bridge/send/weight_source.h"
 
 namespace bascule {
@@ -59,11 +66,16 @@ class TensorSource final : public WeightSource {
   //
   // InvalidArgument "bad_shard"  another number of addresses; else as AddLocal
   Status AddRank(int trainer_rank, const RankLayout& rank, std::span<const void* const> data);
+  // Every address, of tensors there are and to come, is one of `device`'s memory, or of pinned host memory.
+  void LieOn(std::shared_ptr<WeightDevice> device) { device_ = std::move(device); }
+  // InvalidArgument "not_on_device"  a tensor, by name, lies where that device's kernels cannot follow; OK on the host
+  Status CheckReachable() const;
   // `owner` lives as long as the source: for memory that would otherwise go with its last owner elsewhere.
   void Keep(std::shared_ptr<const void> owner) { kept_.push_back(std::move(owner)); }
 
   const Layout& layout() const override { return layout_; }
   const std::byte* Base(int sender_rank, int tensor) const override;
+  WeightDevice* device() const override { return device_.get(); }
   std::unique_ptr<BoxReader> Read(std::vector<SourceBox> boxes) const override;
   void Release(std::span<const std::byte> memory) const override;
 
@@ -71,6 +83,7 @@ class TensorSource final : public WeightSource {
   Status CheckTrainerRank(int trainer_rank, std::string_view name) const;
 
   const WeightSource* backing_ = nullptr;
+  std::shared_ptr<WeightDevice> device_;  // shared with other sources of this process; null: host memory
   Layout layout_;
   std::map<std::string, std::size_t> logical_of_;    // name -> index into layout_.tensors
   std::vector<std::vector<const std::byte*>> data_;  // per rank, per local tensor

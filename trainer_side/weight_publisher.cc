@@ -10,6 +10,7 @@
 #include "base/mutex.h"
 #include "base/worker.h"
 #include "bridge/group/group_leader.h"
+#include "bridge/send/weight_device.h"
 #include "trainer_side/member_driver.h"
 #include "trainer_side/pending_publish.h"
 #include "trainer_side/replica_driver.h"
@@ -33,6 +34,21 @@ Status CheckGroup(const TrainerGroup& group) {
   if (group.leader.empty()) return BadOptions("a group without the address of its rank 0");
   if (group.rank == 0 && group.host == nullptr) return BadOptions("rank 0 of a group without a host to listen with");
   return OkStatus();
+}
+
+// What is sent lies on a device, unless a snapshot brings it to the host.
+const WeightDevice* SendsFrom(const WeightPublisherOptions& options, const TensorSource& source) {
+  return options.snapshot == Snapshot::kHost ? nullptr : source.device();
+}
+
+Status CheckDevice(const WeightPublisherOptions& options, const TensorSource& source) {
+  if (options.snapshot == Snapshot::kDevice && source.device() == nullptr) {
+    return BadOptions("a snapshot on a device, of tensors in host memory");
+  }
+  if (DialersFor(SendsFrom(options, source), options.transports).empty()) {
+    return BadOptions("none of the transports carries what lies where the tensors, or their snapshot, do");
+  }
+  return source.CheckReachable();
 }
 
 Status CheckOptions(const WeightPublisherOptions& options) {
@@ -149,6 +165,9 @@ Publisher::~Publisher() {
 }
 
 Result<std::shared_ptr<PublishHandle>> Publisher::Publish(PublishRequest request) {
+  if (!request.ready.empty() && source_.device() == nullptr) {
+    return BadOptions("ready events of tensors in host memory");
+  }
   MutexLock lock(mu_);
   if (Busy() && !request.supersede) {
     return Status::FailedPrecondition("publish_in_progress", "the one before has not ended");
@@ -173,7 +192,9 @@ void Publisher::Run(Turn& own, PublishRequest request, PendingPublish& pending) 
     roster_.Began(job.replicas);
     Changed();
   }
+  if (source_.device() != nullptr) source_.device()->SetReady(job.request.ready);
   PublishReport report = driver_->Run(job, pending, Deadline::After(clock_, deadline_), own.cancel);
+  if (source_.device() != nullptr) source_.device()->SetReady({});
   Record(report, own);
   pending.Finish(std::move(report));
 }
@@ -355,6 +376,8 @@ bool PublishReport::AllCommitted() const {
 Result<std::unique_ptr<WeightPublisher>> WeightPublisher::Create(WeightPublisherOptions options, TensorSource source) {
   RETURN_IF_ERROR(CheckOptions(options));
   RETURN_IF_ERROR(CheckLayout(source.layout()));
+  RETURN_IF_ERROR(CheckDevice(options, source));
+  options.transports = DialersFor(SendsFrom(options, source), options.transports);
   const bool grouped = options.group.world_size > 1;
   if (grouped && source.layout().ranks.size() != 1) {
     return BadOptions(fmt::format("a process of a group has one trainer rank, not {}", source.layout().ranks.size()));

@@ -45,8 +45,11 @@ namespace bascule {
 enum class Snapshot {
   kNone,         // buckets are packed from the trainer's tensors; packed comes when every replica has sealed
   kHost,         // one copy in the wire dtype is made first; packed comes after that copy
+  kDevice,       // as kHost, in memory of the device that the tensors lie on
   kTensorsStay,  // the trainer's tensors never change: they are read as with kNone, and again for who comes late
 };
+
+constexpr bool TakesCopy(Snapshot snapshot) { return snapshot == Snapshot::kHost || snapshot == Snapshot::kDevice; }
 
 // One rank among several processes.
 struct TrainerGroup {
@@ -61,9 +64,11 @@ struct TrainerGroup {
 
 struct WeightPublisherOptions {
   TrainerGroup group;
-  std::vector<std::string> replicas;         // control addresses; of rank 0 of a group only
-  ControlDialer* control = nullptr;          // borrowed
-  std::vector<TransportDialer*> transports;  // borrowed; best first, the first that both sides can use is taken
+  std::vector<std::string> replicas;  // control addresses; of rank 0 of a group only
+  ControlDialer* control = nullptr;   // borrowed
+  // Borrowed; best first, the first that both sides can use is taken. Those with frames on a device (cuda_ipc) serve
+  // tensors, or a snapshot, that lie on that device.
+  std::vector<TransportDialer*> transports;
   std::string run;                           // empty: the run of the engine's live version
   bool new_run = false;                      // `run` starts with the next publish; one that is live goes on
   std::string model;                         // see ManifestOffer::model
@@ -74,7 +79,7 @@ struct WeightPublisherOptions {
   std::optional<WeightGuard> guard;  // looks at the weights before they are sent; absent: not at all
   int min_replicas = 1;              // a publish that reaches fewer fails at once
   // Replicas may join and leave (WeightPublisher::Join). One that lacks what the fleet has committed is brought it
-  // between publishes, from the snapshot (kHost, kTensorsStay) of a publisher that is no group. Then `replicas` may be
+  // between publishes, from the snapshot (all but kNone) of a publisher that is no group. Then `replicas` may be
   // empty, if `run` is not.
   bool catch_up = false;
   FleetOptions fleet;
@@ -93,6 +98,9 @@ struct PublishRequest {
   std::optional<std::uint64_t> number;  // default: highest seen + 1
   std::map<std::string, std::string> labels;
   bool take_over = false;
+  // Of tensors on a device (TensorSource::LieOn): one event for each stream that writes them, recorded behind its last
+  // write; the device reads them then, and nobody waits for it. Borrowed, and not recorded again, until `packed`.
+  std::vector<DeviceEvent*> ready = {};
   // A publish that is under way gives way to this one ("superseded"), unless its replicas are flipping: then this one
   // comes after it. In a group: of rank 0 and of every other rank alike.
   bool supersede = false;
@@ -111,9 +119,9 @@ struct ReplicaReport {
 };
 
 struct PublishReport {
-  WeightVersion version;        // with the digest that the senders computed
-  std::int64_t bytes = 0;       // payload of one replica
-  std::int64_t wire_bytes = 0;  // frames sent to all replicas, resends included
+  WeightVersion version;                 // with the digest that the senders computed
+  std::int64_t bytes = 0;                // payload of one replica
+  std::int64_t wire_bytes = 0;           // frames sent to all replicas, resends included
   std::int64_t gather_window_bytes = 0;  // memory that full tensors took on this rank; 0: none were gathered
   double packed_ms = 0;
   std::vector<ReplicaReport> replicas;
@@ -151,11 +159,12 @@ class WeightPublisher {
  public:
   // Of a group `source` has one rank: this one. Rank 0 listens from here on.
   //
-  // InvalidArgument "bad_layout" | "no_replica" | "bad_options"; as ControlHost::Listen
+  // InvalidArgument "bad_layout" | "no_replica" | "bad_options" | "not_on_device"; as ControlHost::Listen
   static Result<std::unique_ptr<WeightPublisher>> Create(WeightPublisherOptions options, TensorSource source);
   virtual ~WeightPublisher() = default;  // cancels a running publish and waits for it
 
   // FailedPrecondition "publish_in_progress"  and the request does not supersede it
+  // InvalidArgument "bad_options"  `ready` of tensors in host memory
   virtual Result<std::shared_ptr<PublishHandle>> Publish(PublishRequest request) = 0;
   // Ends a running publish: its replicas, and the ranks of its group, see an Abort "cancelled".
   virtual void Cancel() = 0;

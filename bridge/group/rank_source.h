@@ -24,6 +24,7 @@ class RankSource final : public WeightSource {
   const Layout& layout() const override { return layout_; }
   bool Holds(int sender_rank) const override { return sender_rank == rank_; }
   const std::byte* Base(int /*sender_rank*/, int tensor) const override { return own_.Base(0, tensor); }
+  WeightDevice* device() const override { return own_.device(); }
   std::unique_ptr<BoxReader> Read(std::vector<SourceBox> boxes) const override { return own_.Read(std::move(boxes)); }
   void Release(std::span<const std::byte> memory) const override { own_.Release(memory); }
 

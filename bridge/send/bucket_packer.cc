@@ -143,6 +143,41 @@ TensorDigest BucketPacker::DigestRows(const PreparedSlice& slice, const BoxView&
                          slice.source.item_bytes, box.base, FromRow(box.place, begin), FromRow(slice.logical, begin));
 }
 
+Result<BoxMoveTable> BucketPacker::TableOf(std::uint32_t bucket) const {
+  BoxMoveTable table;
+  for (const PreparedSlice& slice : SlicesOf(bucket)) {
+    RETURN_IF_ERROR(table.Add({.shape = slice.source.shape,
+                               .item_bytes = slice.source.item_bytes,
+                               .conversion = slice.conversion,
+                               .source_bytes = reinterpret_cast<std::int64_t>(slice.source.base),
+                               .source = slice.source.place,
+                               .target_bytes = slice.begin,
+                               .target = CompactPlace(slice.source.shape),
+                               .logical = slice.logical,
+                               .key = keys_[static_cast<std::size_t>(slice.tensor)]}));
+  }
+  return table;
+}
+
+void BucketPacker::Seal(BucketHeader header, std::span<const TensorDigest> digests, std::span<const std::byte> payload,
+                        std::span<std::byte> frame, std::span<TensorDigest> totals) const {
+  const std::span<const PreparedSlice> slices = SlicesOf(header.bucket);
+  header.slice_count = static_cast<std::uint32_t>(slices.size());
+  header.payload_bytes = PayloadBytesOf(header.bucket);
+  const std::span<std::byte> target = frame.subspan(static_cast<std::size_t>(PayloadOffset(header.slice_count)));
+  std::size_t filled = 0;
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    Note(slices[i], digests[i], i, frame, totals);
+    if (payload.empty()) continue;
+    const auto begin = static_cast<std::size_t>(slices[i].begin), end = static_cast<std::size_t>(slices[i].end);
+    Zero(target.subspan(filled, begin - filled));
+    std::memcpy(target.data() + begin, payload.data() + begin, end - begin);
+    filled = end;
+  }
+  Zero(target.subspan(filled));
+  SealBucketFrame(header, frame, payload.empty() ? PayloadPlace::kApart : PayloadPlace::kInFrame);
+}
+
 bool BucketPacker::CanName(std::uint32_t bucket, const BoxReader& reader) const {
   return reader.GivesMemory() && std::ranges::all_of(SlicesOf(bucket), [](const PreparedSlice& slice) {
            return slice.conversion == Conversion::kNone;

@@ -16,6 +16,7 @@
 #include "bridge/bucket/bucket_format.h"
 #include "bridge/plan/plan.h"
 #include "bridge/send/weight_source.h"
+#include "kernels/box_moves.h"
 #include "kernels/pack.h"
 
 namespace bascule {
@@ -41,6 +42,17 @@ class BucketPacker {
   // sizes are filled in here. Adds the digests of slices that count to `totals`, one per plan tensor, unless it is
   // empty. Fails as `reader` does.
   Status Pack(BucketHeader header, BoxReader& reader, std::span<std::byte> frame, std::span<TensorDigest> totals) const;
+
+  // Where a device does the packing (DevicePacker): every slice as a box, sources at their addresses, targets in the
+  // payload; and then, `digests` of the slices and the payload being at hand, `frame` as Pack leaves it. Empty payload:
+  // it is on its way already, and `frame` is the head alone.
+  //
+  // InvalidArgument "misaligned"  a tensor lies at no multiple of its element's size
+  Result<BoxMoveTable> TableOf(std::uint32_t bucket) const;
+  void Seal(BucketHeader header, std::span<const TensorDigest> digests, std::span<const std::byte> payload,
+            std::span<std::byte> frame, std::span<TensorDigest> totals) const;
+  std::size_t SliceCountOf(std::uint32_t bucket) const { return SlicesOf(bucket).size(); }
+  std::int64_t PayloadBytesOf(std::uint32_t bucket) const { return plan_.buckets[bucket].payload_bytes; }
 
   // Instead of packing: the bucket's slices go as they lie, and `reader` gives their memory along.
   bool CanName(std::uint32_t bucket, const BoxReader& reader) const;

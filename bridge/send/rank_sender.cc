@@ -18,12 +18,42 @@ RankSender::RankSender(const BucketPacker& packer, std::span<const std::unique_p
 
 Status RankSender::Run(std::span<const std::uint32_t> buckets, std::uint32_t attempt) {
   const std::span<TensorDigest> totals = attempt == 0 ? std::span<TensorDigest>(totals_) : std::span<TensorDigest>();
+  WeightDevice* const device = packer_.source().device();
+  if (device == nullptr) return SendFromHost(buckets, attempt, totals);
+  device_.emplace(packer_, *device, deadline_, stop_);
+  const Status sent = SendFromDevice(buckets, attempt, totals);
+  begun_.clear();
+  device_.reset();  // nothing of the source is read any more
+  return sent;
+}
+
+Status RankSender::SendFromHost(std::span<const std::uint32_t> buckets, std::uint32_t attempt,
+                                std::span<TensorDigest> totals) {
   const std::unique_ptr<BoxReader> reader = packer_.Read(buckets);
   for (const std::uint32_t bucket : buckets) {
-    const std::int32_t route = packer_.plan().buckets[bucket].route;
+    const std::int32_t route = RouteOf(bucket);
     while (!SenderOf(route).HasCredit()) RETURN_IF_ERROR(TakeAck(route));
     RETURN_IF_ERROR(SendBucket(bucket, attempt, *reader, totals));
   }
+  return AwaitAcks();
+}
+
+Status RankSender::SendFromDevice(std::span<const std::uint32_t> buckets, std::uint32_t attempt,
+                                  std::span<TensorDigest> totals) {
+  for (const std::uint32_t bucket : buckets) {
+    const std::int32_t route = RouteOf(bucket);
+    while (!device_->HasRoom()) RETURN_IF_ERROR(FinishOldest(totals));
+    while (SenderOf(route).HasDevicePayload() && !SenderOf(route).HasCredit()) {
+      RETURN_IF_ERROR(begun_.empty() ? TakeAck(route) : FinishOldest(totals));
+    }
+    ASSIGN_OR_RETURN(const Begun begun, Begin(bucket, attempt));
+    begun_.push_back(begun);
+  }
+  while (!begun_.empty()) RETURN_IF_ERROR(FinishOldest(totals));
+  return AwaitAcks();
+}
+
+Status RankSender::AwaitAcks() {
   for (std::size_t route = 0; route < unacknowledged_.size(); ++route) {
     while (unacknowledged_[route] > 0) RETURN_IF_ERROR(TakeAck(static_cast<std::int32_t>(route)));
   }
@@ -31,24 +61,76 @@ Status RankSender::Run(std::span<const std::uint32_t> buckets, std::uint32_t att
 }
 
 Status RankSender::SendOnceMore(std::uint32_t bucket) {
+  if (device_) {
+    ASSIGN_OR_RETURN(const Begun begun, Begin(bucket, 1));
+    return Finish(begun, {});
+  }
   const std::unique_ptr<BoxReader> reader = packer_.Read({&bucket, 1});
   return SendBucket(bucket, 1, *reader, {});
 }
 
 Status RankSender::SendBucket(std::uint32_t bucket, std::uint32_t attempt, BoxReader& reader,
                               std::span<TensorDigest> totals) {
-  if (stop_.stop_requested()) return Status::Cancelled("cancelled");
-  const std::int32_t route = packer_.plan().buckets[bucket].route;
-  BucketSender& sender = SenderOf(route);
-  const auto frame_bytes = static_cast<std::size_t>(packer_.FrameBytesOf(bucket));
-  if (pacer_ != nullptr) RETURN_IF_ERROR(pacer_->Pass(static_cast<std::int64_t>(frame_bytes), deadline_, stop_));
-  RETURN_IF_ERROR(
-      HandOver({.session = session_, .bucket = bucket, .attempt = attempt, .has_checksum = sender.wants_checksum()},
-               reader, totals));
-  under_way_[bucket] = attempt + 1;
-  ++unacknowledged_[static_cast<std::size_t>(route)];
-  wire_bytes_ += static_cast<std::int64_t>(frame_bytes);
+  RETURN_IF_ERROR(Admit(bucket));
+  RETURN_IF_ERROR(HandOver(HeaderOf(bucket, attempt), reader, totals));
+  NoteSent(bucket, attempt);
   return OkStatus();
+}
+
+Status RankSender::Admit(std::uint32_t bucket) {
+  if (stop_.stop_requested()) return Status::Cancelled("cancelled");
+  return pacer_ == nullptr ? OkStatus() : pacer_->Pass(packer_.FrameBytesOf(bucket), deadline_, stop_);
+}
+
+BucketHeader RankSender::HeaderOf(std::uint32_t bucket, std::uint32_t attempt) const {
+  return {.session = session_,
+          .bucket = bucket,
+          .attempt = attempt,
+          .has_checksum = SenderOf(RouteOf(bucket)).wants_checksum()};
+}
+
+void RankSender::NoteSent(std::uint32_t bucket, std::uint32_t attempt) {
+  under_way_[bucket] = attempt + 1;
+  ++unacknowledged_[static_cast<std::size_t>(RouteOf(bucket))];
+  wire_bytes_ += packer_.FrameBytesOf(bucket);
+}
+
+Result<RankSender::Begun> RankSender::Begin(std::uint32_t bucket, std::uint32_t attempt) {
+  RETURN_IF_ERROR(Admit(bucket));
+  BucketSender& sender = SenderOf(RouteOf(bucket));
+  const bool lies_there = sender.HasDevicePayload();
+  Begun begun{.bucket = bucket, .attempt = attempt};
+  const Result<int> place = device_->Begin(bucket, lies_there ? sender.AcquireDevicePayload() : std::span<std::byte>());
+  source_failed_ = !place.ok();
+  RETURN_IF_ERROR(place.status());
+  begun.place = *place;
+  if (lies_there) {
+    ASSIGN_OR_RETURN(begun.frame, sender.PutBy(device_->stream(begun.place)));
+  }
+  return begun;
+}
+
+Status RankSender::Finish(const Begun& begun, std::span<TensorDigest> totals) {
+  BucketSender& sender = SenderOf(RouteOf(begun.bucket));
+  if (begun.frame) sender.TakeUp(*begun.frame);
+  const auto frame_bytes =
+      static_cast<std::size_t>(begun.frame ? packer_.HeadBytesOf(begun.bucket) : packer_.FrameBytesOf(begun.bucket));
+  const Status packed =
+      device_->Finish(begun.place, HeaderOf(begun.bucket, begun.attempt), sender.Acquire().first(frame_bytes), totals);
+  source_failed_ = !packed.ok() && packed.code() != StatusCode::kCancelled;
+  RETURN_IF_ERROR(packed);
+  RETURN_IF_ERROR(begun.frame ? sender.SendFilledOn(frame_bytes, device_->stream(begun.place))
+                              : sender.Send(frame_bytes));
+  NoteSent(begun.bucket, begun.attempt);
+  return OkStatus();
+}
+
+Status RankSender::FinishOldest(std::span<TensorDigest> totals) {
+  const Begun oldest = begun_.front();
+  const std::int32_t route = RouteOf(oldest.bucket);
+  while (!oldest.frame && !SenderOf(route).HasCredit()) RETURN_IF_ERROR(TakeAck(route));
+  begun_.pop_front();
+  return Finish(oldest, totals);
 }
 
 Status RankSender::HandOver(const BucketHeader& header, BoxReader& reader, std::span<TensorDigest> totals) {

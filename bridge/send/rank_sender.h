@@ -1,11 +1,13 @@
 // One sending rank at work: packs its buckets in plan order into free frames of its routes and follows every frame to
-// its acknowledgement.
+// its acknowledgement. Where the weights lie on a device several buckets are packed at once, and sent in plan order.
 //
 // Thread-safety: confined to one sending thread.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "bridge/send/bucket_packer.h"
+#include "bridge/send/device_packer.h"
 #include "bridge/send/send_pacer.h"
 #include "bridge/transport/transport.h"
 
@@ -35,13 +38,35 @@ class RankSender {
   bool source_failed() const { return source_failed_; }
 
  private:
+  // A bucket that a device packs.
+  struct Begun {
+    std::uint32_t bucket = 0;
+    std::uint32_t attempt = 0;
+    int place = 0;                       // of the packer's
+    std::optional<std::uint32_t> frame;  // put by, where its payload goes; none: the host carries it
+  };
+
+  Status SendFromHost(std::span<const std::uint32_t> buckets, std::uint32_t attempt, std::span<TensorDigest> totals);
+  Status SendFromDevice(std::span<const std::uint32_t> buckets, std::uint32_t attempt, std::span<TensorDigest> totals);
+  Status AwaitAcks();
+
   Status SendBucket(std::uint32_t bucket, std::uint32_t attempt, BoxReader& reader, std::span<TensorDigest> totals);
   // Packs a bucket into a frame and sends it, or has the frame name where the bucket's slices lie.
   Status HandOver(const BucketHeader& header, BoxReader& reader, std::span<TensorDigest> totals);
+  // Has the device pack a bucket, into a frame that is free where frames lie there; and sends it once it is packed.
+  Result<Begun> Begin(std::uint32_t bucket, std::uint32_t attempt);
+  Status Finish(const Begun& begun, std::span<TensorDigest> totals);
+  Status FinishOldest(std::span<TensorDigest> totals);
+
+  // Before a bucket, and after it.
+  Status Admit(std::uint32_t bucket);
+  void NoteSent(std::uint32_t bucket, std::uint32_t attempt);
+  BucketHeader HeaderOf(std::uint32_t bucket, std::uint32_t attempt) const;
   Status SendOnceMore(std::uint32_t bucket);
   // Waits for one acknowledgement of `route` and does what it asks for.
   Status TakeAck(std::int32_t route);
   Status CheckAck(const BucketAck& ack, std::int32_t route) const;
+  std::int32_t RouteOf(std::uint32_t bucket) const { return packer_.plan().buckets[bucket].route; }
   BucketSender& SenderOf(std::int32_t route) const { return *routes_[static_cast<std::size_t>(route)]; }
 
   const BucketPacker& packer_;
@@ -55,6 +80,8 @@ class RankSender {
   std::vector<std::int32_t> unacknowledged_;  // per route: frames
   std::int64_t wire_bytes_ = 0;
   bool source_failed_ = false;
+  std::optional<DevicePacker> device_;  // while Run sends what lies on a device
+  std::deque<Begun> begun_;             // in the order in which they are sent
 };
 
 }  // namespace bascule

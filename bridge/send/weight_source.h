@@ -16,6 +16,8 @@
 
 namespace bascule {
 
+class WeightDevice;
+
 // Thread-safety: Base is thread-safe; the memory does not change while a publish reads it.
 class WeightSource {
  public:
@@ -28,6 +30,8 @@ class WeightSource {
   }
   // Address of element 0 of local tensor `tensor` of `sender_rank`; its strides are in the layout.
   virtual const std::byte* Base(int sender_rank, int tensor) const = 0;
+  // The device in whose memory all of it lies: only its kernels may follow what Base gives. Null: the host's memory.
+  virtual WeightDevice* device() const { return nullptr; }
   // Reads boxes of local tensors, in this order. The reader borrows the source.
   virtual std::unique_ptr<BoxReader> Read(std::vector<SourceBox> boxes) const { return ReadMemory(std::move(boxes)); }
   // Advice: whoever reads has `memory`, a part of a local tensor, behind it. A source that maps files lets go of the

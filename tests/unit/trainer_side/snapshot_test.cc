@@ -11,24 +11,26 @@
 namespace bascule {
 namespace {
 
-std::vector<std::byte> BytesOf(const HostSnapshot& snapshot, int rank, int tensor) {
+const Deadline kNoEnd = Deadline::At(TimePoint::max());
+
+std::vector<std::byte> BytesOf(const WeightSnapshot& snapshot, int rank, int tensor) {
   const LocalTensor& local =
       snapshot.layout().ranks[static_cast<std::size_t>(rank)].tensors[static_cast<std::size_t>(tensor)];
   const std::byte* base = snapshot.Base(rank, tensor);
   return {base, base + local.Bytes()};
 }
 
-TEST(HostSnapshotTest, HoldsEveryShardInTheWireTypesAfterTheTrainerIsGone) {
+TEST(WeightSnapshotTest, HoldsEveryShardInTheWireTypesAfterTheTrainerIsGone) {
   std::vector<std::vector<std::byte>> want;
-  std::unique_ptr<HostSnapshot> snapshot;
+  std::unique_ptr<WeightSnapshot> snapshot;
   const std::vector<TensorSpec> wire = ShardedTrainer::WireTensors();
   ShardedTrainer trainer(/*trainer_ranks=*/2);
   const TensorSource source = trainer.Source();
   want = trainer.WireBytes();
 
-  auto created = HostSnapshot::Create(source, wire, HostMemory());
+  auto created = WeightSnapshot::Create(source, wire, HostMemory());
   ASSERT_TRUE(created.ok());
-  (*created)->Copy();
+  ASSERT_TRUE((*created)->Copy(kNoEnd).ok());
   trainer.TakeMemoryAway();
 
   // Cut along the first dimension, the ranks' shards follow each other. Rank 1 has no part of the scalar.
@@ -43,22 +45,22 @@ TEST(HostSnapshotTest, HoldsEveryShardInTheWireTypesAfterTheTrainerIsGone) {
   }
 }
 
-TEST(HostSnapshotTest, ASecondCopyUsesTheSameMemory) {
+TEST(WeightSnapshotTest, ASecondCopyUsesTheSameMemory) {
   ShardedTrainer trainer(/*trainer_ranks=*/1);
   const TensorSource source = trainer.Source();
-  auto snapshot = HostSnapshot::Create(source, ShardedTrainer::WireTensors(), HostMemory());
+  auto snapshot = WeightSnapshot::Create(source, ShardedTrainer::WireTensors(), HostMemory());
   ASSERT_TRUE(snapshot.ok());
-  (*snapshot)->Copy();
+  ASSERT_TRUE((*snapshot)->Copy(kNoEnd).ok());
   const std::byte* first = (*snapshot)->Base(0, 0);
 
   trainer.Fill(99);
-  (*snapshot)->Copy();
+  ASSERT_TRUE((*snapshot)->Copy(kNoEnd).ok());
 
   EXPECT_EQ((*snapshot)->Base(0, 0), first);
   EXPECT_EQ(BytesOf(**snapshot, 0, 0), trainer.WireBytes()[0]);
 }
 
-TEST(HostSnapshotTest, StridedShardsBecomeDenseWithAndWithoutConversion) {
+TEST(WeightSnapshotTest, StridedShardsBecomeDenseWithAndWithoutConversion) {
   const std::array<float, 6> columns = {1, 4, 2, 5, 3, 6};  // a 2x3 matrix, column after column
   TensorSource source(1);
   ASSERT_TRUE(source
@@ -75,9 +77,9 @@ TEST(HostSnapshotTest, StridedShardsBecomeDenseWithAndWithoutConversion) {
                   .ok());
 
   auto snapshot =
-      HostSnapshot::Create(source, {{"cast", DType::kBf16, {2, 3}}, {"kept", DType::kF32, {2, 3}}}, HostMemory());
+      WeightSnapshot::Create(source, {{"cast", DType::kBf16, {2, 3}}, {"kept", DType::kF32, {2, 3}}}, HostMemory());
   ASSERT_TRUE(snapshot.ok());
-  (*snapshot)->Copy();
+  ASSERT_TRUE((*snapshot)->Copy(kNoEnd).ok());
 
   for (int i = 0; i < 6; ++i) {
     float kept = 0;
@@ -92,19 +94,19 @@ TEST(HostSnapshotTest, StridedShardsBecomeDenseWithAndWithoutConversion) {
   EXPECT_TRUE((*snapshot)->layout().ranks[0].tensors[0].stride.empty());
 }
 
-TEST(HostSnapshotTest, TensorsThatNobodyTakesAreNotCopied) {
+TEST(WeightSnapshotTest, TensorsThatNobodyTakesAreNotCopied) {
   ShardedTrainer trainer(/*trainer_ranks=*/1);
   const TensorSource source = trainer.Source();
 
-  auto snapshot = HostSnapshot::Create(source, {ShardedTrainer::WireTensors()[3]}, HostMemory());
+  auto snapshot = WeightSnapshot::Create(source, {ShardedTrainer::WireTensors()[3]}, HostMemory());
   ASSERT_TRUE(snapshot.ok());
-  (*snapshot)->Copy();
+  ASSERT_TRUE((*snapshot)->Copy(kNoEnd).ok());
 
   EXPECT_EQ((*snapshot)->Base(0, 0), nullptr);
   EXPECT_EQ(BytesOf(**snapshot, 0, 3), trainer.WireBytes()[3]);
 }
 
-TEST(HostSnapshotTest, AFusedTensorIsCopiedOnceAndKeepsItsTypeWhereItsPartsHaveSeveralWireTypes) {
+TEST(WeightSnapshotTest, AFusedTensorIsCopiedOnceAndKeepsItsTypeWhereItsPartsHaveSeveralWireTypes) {
   const std::array<float, 4> fused = {1, 2, 3, 4};
   const std::vector<TensorSpec> tensors = {{"a", DType::kF32, {2}}, {"b", DType::kF32, {2}}};
   const std::vector<MapRow> rows = {{.local = 0, .local_box = {{0}, {2}}, .logical = 0, .logical_box = {{0}, {2}}},
@@ -112,11 +114,11 @@ TEST(HostSnapshotTest, AFusedTensorIsCopiedOnceAndKeepsItsTypeWhereItsPartsHaveS
   TensorSource source(1, tensors);
   ASSERT_TRUE(source.AddLocal(0, {.name = "ab", .dtype = DType::kF32, .shape = {4}}, rows, fused.data()).ok());
 
-  auto mixed = HostSnapshot::Create(source, {{"a", DType::kBf16, {2}}, {"b", DType::kF32, {2}}}, HostMemory());
-  auto cast = HostSnapshot::Create(source, {{"a", DType::kBf16, {2}}, {"b", DType::kBf16, {2}}}, HostMemory());
+  auto mixed = WeightSnapshot::Create(source, {{"a", DType::kBf16, {2}}, {"b", DType::kF32, {2}}}, HostMemory());
+  auto cast = WeightSnapshot::Create(source, {{"a", DType::kBf16, {2}}, {"b", DType::kBf16, {2}}}, HostMemory());
   ASSERT_TRUE(mixed.ok() && cast.ok());
-  (*mixed)->Copy();
-  (*cast)->Copy();
+  ASSERT_TRUE((*mixed)->Copy(kNoEnd).ok());
+  ASSERT_TRUE((*cast)->Copy(kNoEnd).ok());
 
   const std::span<const std::byte> all = std::as_bytes(std::span(fused));
   EXPECT_EQ(BytesOf(**mixed, 0, 0), std::vector<std::byte>(all.begin(), all.end()));

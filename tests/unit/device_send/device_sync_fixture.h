@@ -1,0 +1,36 @@
+// A trainer whose tensors lie on the fake device, and a receiver with its slots in host memory, each as it ships.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "tests/e2e/sync/sync_fixture.h"
+#include "tests/support/fake_cuda/control.h"
+#include "tests/unit/device_send/device_trainer.h"
+
+namespace bascule {
+
+class DeviceSyncFixture : public SyncFixture {
+ protected:
+  void StartDeviceTrainer(int trainer_ranks) {
+    const Snapshot wanted = std::exchange(options_.snapshot, Snapshot::kNone);
+    StartTrainer(trainer_ranks);  // what the fixture compares with
+    options_.snapshot = wanted;
+    publisher_.reset();
+    on_device_ = std::make_unique<DeviceTrainer>(trainer_ranks, kRows);
+    trainer_->CopyFrom(on_device_->on_host());
+    publisher_ = WeightPublisher::Create(options_, on_device_->source()).value();
+  }
+  // The next version, written on the trainer's own stream while the publish begins.
+  PublishReport Step(std::uint32_t seed) {
+    on_device_->Fill(seed);
+    trainer_->CopyFrom(on_device_->on_host());
+    const PublishReport report = Publish({.ready = {&on_device_->written()}});
+    on_device_->Settle();
+    return report;
+  }
+
+  std::unique_ptr<DeviceTrainer> on_device_;
+};
+
+}  // namespace bascule
