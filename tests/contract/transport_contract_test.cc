@@ -146,6 +146,7 @@ TEST_P(TransportContractTest, AFrameIsAlignedAndStaysTheSameUntilItIsSent) {
   }
 }
 
+// C-098.
 TEST_P(TransportContractTest, CreditsBoundTheFramesThatAreOut) {
   Result<OpenRoute> route = Open(*world_, HelloOf(/*frame_bytes=*/256, /*credits=*/3));
   ASSERT_TRUE(route.ok()) << route.status().ToString();

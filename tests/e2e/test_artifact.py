@@ -145,6 +145,7 @@ class RefusalTest(ArtifactTest):
                 self.assertEqual(self.left(), [])
 
     def test_tensors_that_the_engine_does_not_know_are_named_unless_they_are_ignored(self):
+        """C-026."""
         path = self.folder / "extra"
         shutil.copytree(made("kv2"), path)
         tensors = safetensors_io.read_checkpoint(made("kv2"))
@@ -202,6 +203,7 @@ class RefusalTest(ArtifactTest):
 
 class KilledWriterTest(ArtifactTest):
     def test_a_writer_killed_at_any_moment_leaves_no_artifact_and_the_next_one_cleans_up(self):
+        """C-058."""
         path = checkpoint(size=160_000_000)
         killed = 0
         for bytes_written in (0, 1, 1 << 20, 60 << 20, 120 << 20):

@@ -117,6 +117,7 @@ class CacheDaemonTest(EndToEndTest):
         self.assertEqual(self.status(engine)["flips"]["count"], 2)
 
     def test_engines_outlive_a_killed_daemon_and_the_next_one_replaces_its_socket(self):
+        """C-122."""
         daemon = self.start_daemon(checkpoint())
         self.publish_ok(checkpoint(version=2), daemon)
         engine = self.start_attached()
@@ -181,6 +182,7 @@ class CacheDaemonTest(EndToEndTest):
         self.assertEqual([row["kind"] for row in self.run_ok("versions", engine.address).objects], ["initial"])
 
     def test_only_a_socket_that_is_absent_lets_an_engine_load_from_disk(self):
+        """C-124."""
         absent = self.start_attached()
         self.assertEqual(absent.ready["source"], "disk")
         self.assertEqual(self.stop(absent).code, 0)

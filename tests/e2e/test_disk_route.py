@@ -122,6 +122,7 @@ class LoadTest(DiskRouteTest):
         self.assertEqual(answer.object["spans"][0]["version"], 0)
 
     def test_overwritten_files_are_read_anew_whatever_their_time_and_size_say(self):
+        """C-025."""
         engine = self.engine()
         path = self.copy("same", version=1)
         self.assertEqual(self.load(path, engine).code, 0)

@@ -30,6 +30,7 @@ class FaultTest(EndToEndTest):
 
 class KilledPublisherTest(FaultTest):
     def test_the_old_version_serves_and_the_next_publish_works(self):
+        """C-010."""
         for transport in ("shm", "grpc"):
             with self.subTest(transport):
                 engine = self.start_engine(large(1))
@@ -120,6 +121,7 @@ class BusyTest(FaultTest):
 
 class KilledEngineTest(FaultTest):
     def test_the_publisher_ends_in_time_and_names_peer_and_phase(self):
+        """C-029."""
         for transport in ("shm", "grpc"):
             with self.subTest(transport):
                 engine = self.start_engine(large(1))
@@ -134,6 +136,7 @@ class KilledEngineTest(FaultTest):
                 self.assertEqual(ended.objects[0]["replicas"][0]["state"], "aborted")
 
     def test_an_engine_that_stops_answering_costs_no_more_than_the_deadline(self):
+        """C-029."""
         engine = self.start_engine(large(1))
         publisher, _ = self.publish_caught_in("receiving", engine, "--deadline", "4s", rate=LESS_SLOW)
 
@@ -158,6 +161,7 @@ class KilledEngineTest(FaultTest):
         self.assertEqual(again.status()["live"]["digest"], digest_oracle.version_digest(checkpoint(version=2)))
 
     def test_its_sockets_do_not_stay_for_the_next_one(self):
+        """C-100."""
         address = f"unix:{self.runtime}/engine.socket"
         self.start_engine(checkpoint(), listen=address).kill()
 

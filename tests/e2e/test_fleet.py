@@ -92,6 +92,7 @@ class PolicyAllTest(FleetTest):
         self.assertEqual((again.code, states(again)), (0, ["committed"] * 4), again)
 
     def test_one_that_is_killed_between_the_decision_and_its_flip_is_out_of_rotation_until_it_has_the_version(self):
+        """C-019."""
         engines = self.start_fleet(large(1))
         publisher, watches = self.publish_caught_before_the_decision(engines)
         engines[3].send(signal.SIGSTOP)

@@ -27,6 +27,7 @@ class JoinTest(FleetTest):
         return self.run_ok("digest", path).object["version_digest"]
 
     def test_a_late_engine_is_not_ready_before_it_has_what_the_fleet_has_committed(self):
+        """C-052."""
         engine = self.start_engine(checkpoint(), "--tp", 2)
         publisher, address = self.serve(checkpoint(version=2), "--to", engine.address)
 
@@ -45,6 +46,7 @@ class JoinTest(FleetTest):
         self.assertEqual(self.stop(publisher).code, 0)
 
     def test_a_fleet_may_begin_empty_and_an_engine_that_restarts_gets_its_version_again(self):
+        """C-052."""
         publisher, address = self.serve(checkpoint(version=3), "--run", "r", "--version", 7)
         engine = self.start_engine(checkpoint(), "--join", address)
         self.assertEqual((engine.ready["version"], engine.ready["run"]), (7, "r"))
@@ -68,6 +70,7 @@ class JoinTest(FleetTest):
         self.publish_ok(checkpoint(version=3), peer, engine)
 
     def test_a_peer_that_is_not_there_or_cannot_be_dialled_back_is_an_error_and_no_slow_start(self):
+        """C-037."""
         engine = self.start_engine(checkpoint())
         address = engine.address
         engine.kill()

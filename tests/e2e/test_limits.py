@@ -94,6 +94,7 @@ class MemoryTest(LimitTest):
     REASONS = ("map_failed", "kv_memory", "slot_memory", "device_memory", "frame_memory", "out_of_memory", "thread_limit")
 
     def test_an_engine_whose_memory_does_not_fit_says_which_and_how_large(self):
+        """C-098."""
         # The further the limit, the further a start gets; two slots of 40 MB are more than several steps of it.
         reasons = []
         for most in range(16 * MB, 512 * MB, 16 * MB):
@@ -108,6 +109,7 @@ class MemoryTest(LimitTest):
         self.assertRegex(refused.error["message"], r"slot=\d rank=0 bytes=\d+")
 
     def test_an_engine_that_gets_no_more_refuses_a_publish_and_takes_the_next(self):
+        """C-098."""
         for transport in ("shm", "grpc"):
             with self.subTest(transport):
                 engine = self.start_engine(large(1))
@@ -145,6 +147,7 @@ class SharedMemoryTest(LimitTest):
             self.skipTest(why)
 
     def test_a_full_dev_shm_is_nobodys_business(self):
+        """C-094."""
         engine = self.start_engine(large(1), before=limits.with_full_shared_memory)
 
         publish = ("publish", large(2), "--to", engine.address, "--transport", "shm")

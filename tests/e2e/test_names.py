@@ -37,6 +37,7 @@ class NamesTest(EndToEndTest):
         self.assertFalse(out.exists())
 
     def test_prefixes_and_wrappers_are_the_same_version(self):
+        """C-080."""
         spellings = {
             "without model.": lambda name: name.removeprefix("model."),
             "data parallel": lambda name: "module." + name,
@@ -60,6 +61,7 @@ class NamesTest(EndToEndTest):
         self.assertEqual(self.shard(path)[1].code, 0)
 
     def test_a_tied_head_may_be_missing_or_equal_and_is_refused_when_it_differs(self):
+        """C-077."""
         different = self.changed("tied", lambda tensors: {**tensors, HEAD: turned(tensors[EMBEDDING])})
 
         self.assertEqual(self.digest(checkpoint("tied-head")), self.digest(checkpoint("tied")))

@@ -220,6 +220,7 @@ class TakenPortTest(EndToEndTest):
         self.assertEqual(other.status()["live"]["version"], 0)
 
     def test_an_engine_cannot_take_the_port_of_another_and_does_not_disturb_it(self):
+        """C-035."""
         first = self.start_engine(checkpoint(), listen=self.address)
 
         second = run("engine", checkpoint(), "--listen", self.address, env=self.env)

@@ -81,6 +81,7 @@ class TlsTest(EndToEndTest):
         self.assertEqual(watching.next()["live"]["version"], 3)
 
     def test_an_engine_on_every_address_is_reached_for_buckets_under_the_name_that_was_dialled(self):
+        """C-037."""
         engine = self.start_engine(checkpoint(), *self.server, listen="0.0.0.0:0")
         address = engine.address.replace("0.0.0.0", "localhost")
 

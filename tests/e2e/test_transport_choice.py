@@ -39,6 +39,7 @@ class ForbiddenSharedMemoryTest(EndToEndTest):
         ).finish()
 
     def test_the_next_best_is_taken_and_the_log_says_why(self):
+        """C-094."""
         for error in (errno.EPERM, errno.ENOSYS):
             engine = self.start_engine(checkpoint())
 
@@ -50,6 +51,7 @@ class ForbiddenSharedMemoryTest(EndToEndTest):
                 self.assertIn(word, ended.stderr)
 
     def test_a_transport_that_was_asked_for_is_not_replaced(self):
+        """C-094."""
         engine = self.start_engine(checkpoint())
 
         ended = self.publish_without_memfd(engine, errno.EPERM, "--transport", "shm")

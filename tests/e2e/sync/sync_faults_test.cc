@@ -47,6 +47,7 @@ TEST_F(SyncFaultsTest, ATruncatedFrameIsFoundMissingAtTheSealAndSentAgain) {
   }
 }
 
+// C-013.
 TEST_F(SyncFaultsTest, RepeatedAndReorderedFramesChangeNothing) {
   UseLoopback();
   Damage({}, {.frames = {{.kind = FaultKind::kDuplicate, .at = 0},

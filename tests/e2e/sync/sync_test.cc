@@ -41,6 +41,7 @@ INSTANTIATE_TEST_SUITE_P(Settings, SyncTest,
 
 class SyncProcessTest : public SyncFixture {};
 
+// C-091.
 TEST_F(SyncProcessTest, TwoHundredPublishesOverShmLeaveNothingBehind) {
   UseShm();
   StartEngine(/*engine_ranks=*/2);
@@ -58,6 +59,7 @@ TEST_F(SyncProcessTest, TwoHundredPublishesOverShmLeaveNothingBehind) {
                          Deadline::After(Clock::Real(), std::chrono::seconds(10))));
 }
 
+// C-023.
 TEST_F(SyncProcessTest, AnEngineThatIsGoneIsNamedAndItsSuccessorGetsTheNextVersion) {
   UseLoopback();
   StartEngine(1);

@@ -29,6 +29,7 @@ class UnixPath {
   std::string path_;
 };
 
+// C-043.
 TEST(NetAddressTest, TheThreeFormsRoundTrip) {
   for (const char* text :
        {"127.0.0.1:80", "[::1]:0", "[fe80::1%eth0]:9", "host.example:65535", "unix:/run/bascule.sock"}) {
@@ -36,6 +37,7 @@ TEST(NetAddressTest, TheThreeFormsRoundTrip) {
   }
 }
 
+// C-043.
 TEST(NetAddressTest, AnythingElseIsABadAddress) {
   const std::string long_path = "unix:/" + std::string(200, 'x');
   for (const char* text : {"", "host", "host:", ":80", "host:65536", "host:-1", "host:8x", "a b:7", "a/b:7", "::1:80",
@@ -54,6 +56,7 @@ TEST(GrpcStatusTest, EveryCodeAndTheReasonSurviveTheEdge) {
   EXPECT_TRUE(FromGrpc(ToGrpc(OkStatus())).ok());
 }
 
+// C-041.
 TEST(GrpcStatusTest, ALongErrorTextIsCutToTheBound) {
   const Status status = Status::DataLoss("reason", std::string(64 << 10, 'x'));
 
@@ -65,6 +68,7 @@ TEST(GrpcStatusTest, AnErrorOfGrpcItselfGetsAReason) {
   EXPECT_EQ(FromGrpc(grpc::Status(grpc::UNKNOWN, "?")).reason(), "rpc_failed");
 }
 
+// C-035.
 TEST(GrpcServerTest, PortZeroBindsAFreePortAndSaysWhich) {
   auto server = GrpcServer::Start("127.0.0.1:0", {});
   ASSERT_TRUE(server.ok()) << server.status().ToString();
@@ -73,6 +77,7 @@ TEST(GrpcServerTest, PortZeroBindsAFreePortAndSaysWhich) {
   EXPECT_TRUE(ConnectGrpcChannel((*server)->address(), In(std::chrono::seconds(10)), Clock::Real()).ok());
 }
 
+// C-035.
 TEST(GrpcServerTest, ASecondServerOnThePortIsRefusedAndTheFirstGoesOn) {
   auto first = *GrpcServer::Start("127.0.0.1:0", {});
 
@@ -102,6 +107,7 @@ TEST(GrpcServerTest, AFileInTheWayOfAUnixSocketIsLeftAlone) {
   EXPECT_EQ(access(path.path().c_str(), F_OK), 0);
 }
 
+// C-038.
 TEST(GrpcServerTest, AHostThatIsNotOursCannotBeListenedOn) {
   EXPECT_EQ(GrpcServer::Start("192.0.2.1:0", {}).status().reason(), "cannot_listen");
 }

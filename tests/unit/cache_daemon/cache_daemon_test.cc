@@ -36,6 +36,7 @@ TEST_F(HostTest, EnginesMapTheOneObjectThatTheDaemonHolds) {
   EXPECT_GT(status.objects[0].bytes, 64 * 64 * 4);
 }
 
+// C-125.
 TEST_F(HostTest, AnEngineFollowsAFlipToANewObjectAndThoseWhoReadTheOldOneReadOn) {
   StartDaemon();
   cache_->Publish(3);
@@ -98,6 +99,7 @@ TEST_F(HostTest, TheSameVersionMayReachAnEngineByBothWays) {
   EXPECT_TRUE(daemon_->status().engines.at(0).last_error.ok());
 }
 
+// C-125.
 TEST_F(HostTest, EnginesOutliveTheDaemonAndDoNotGoBackWithOneThatStartsAnew) {
   StartDaemon();
   cache_->Publish(3);
@@ -125,6 +127,7 @@ TEST_F(HostTest, EnginesOutliveTheDaemonAndDoNotGoBackWithOneThatStartsAnew) {
   engine.replica->AwaitNumber(5);
 }
 
+// C-122.
 TEST_F(HostTest, AnEngineThatStartsBeforeThereIsAVersionWaitsForItUntilItsDeadline) {
   StartDaemon();
   auto engine = MakeReplica();
@@ -144,6 +147,7 @@ TEST_F(HostTest, AnEngineThatStartsBeforeThereIsAVersionWaitsForItUntilItsDeadli
   EXPECT_EQ(attached->number, 1u);
 }
 
+// C-125.
 TEST_F(HostTest, ADaemonThatIsBehindItsFleetHandsNothingOutUntilItHasCaughtUp) {
   StartDaemon();
   cache_->Publish(3);
@@ -160,6 +164,7 @@ TEST_F(HostTest, ADaemonThatIsBehindItsFleetHandsNothingOutUntilItHasCaughtUp) {
   EXPECT_EQ(Attached().attached->number, 4u);
 }
 
+// C-124.
 TEST_F(HostTest, ADaemonOfAnotherModelIsRefusedAndBothAreNamed) {
   StartDaemon();
   cache_->Publish(3);

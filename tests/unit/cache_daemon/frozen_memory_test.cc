@@ -22,6 +22,7 @@ std::unique_ptr<DeviceBuffer> Filled() {
   return buffer;
 }
 
+// C-125.
 TEST(FrozenMemoryTest, NobodyWritesToWhatIsFrozenNotEvenItsMaker) {
   const auto buffer = Filled();
   std::byte* const before = buffer->bytes().data();

@@ -158,6 +158,7 @@ TEST_F(HostileDaemonTest, ADaemonThatBreaksTheProtocolIsAnErrorByName) {
   EXPECT_EQ(AttachTo(hand_out({.sequence = 1, .manifest_bytes = 2, .rank_count = 1}, -1)).reason(), "bad_object");
 }
 
+// C-122.
 TEST_F(HostTest, OnlyASocketThatIsNotThereCountsAsAbsent) {
   const Engine absent = Attached();
   EXPECT_EQ(absent.attached.status().reason(), "daemon_absent");
@@ -170,6 +171,7 @@ TEST_F(HostTest, OnlyASocketThatIsNotThereCountsAsAbsent) {
   EXPECT_EQ(Attached({.socket = std::string(120, 'x')}).attached.status().reason(), "bad_socket_path");
 }
 
+// C-122, C-124.
 TEST_F(HostTest, ADeadDaemonsSocketIsReplacedAndALivingOnesIsNot) {
   { const UniqueFd dead = ListenAtChosenPath(socket_, Clock::Real()).value(); }
   StartDaemon();
@@ -184,6 +186,7 @@ TEST_F(HostTest, ADeadDaemonsSocketIsReplacedAndALivingOnesIsNot) {
   EXPECT_EQ(found.st_mode & 0777, 0600u);
 }
 
+// C-124.
 TEST_F(HostTest, ADirectoryInWhichOthersMayWriteIsNoPlaceForASocket) {
   const std::string open = directory_.File("open");
   ASSERT_EQ(mkdir(open.c_str(), 0777), 0);

@@ -171,6 +171,7 @@ TEST_F(ArtifactTest, ConversionIsTheSendersAndTheWayBackHasTheNewType) {
   EXPECT_EQ((*Checkpoint::Open(directory_.File("back")))->tensors()[0].dtype, DType::kF32);
 }
 
+// C-058.
 TEST_F(ArtifactTest, ADirectoryThatIsThereIsLeftAlone) {
   directory_.Write("file", "x");
   fs::create_directory(directory_.File("full"));
@@ -208,6 +209,7 @@ TEST_F(ArtifactTest, AFailureLeavesNothing) {
   EXPECT_THAT(NamesIn(directory_.path()), ElementsAre());
 }
 
+// C-058.
 TEST_F(ArtifactTest, WhatAKilledWriterLeftIsRemovedByTheNextOneToTheSameName) {
   fs::create_directory(directory_.File(".artifact.1-0.partial"));
   directory_.Write(".artifact.1-0.partial/rank-0.safetensors", "half");
@@ -218,6 +220,7 @@ TEST_F(ArtifactTest, WhatAKilledWriterLeftIsRemovedByTheNextOneToTheSameName) {
   EXPECT_THAT(NamesIn(directory_.path()), ElementsAre(".other.1-0.partial", "artifact"));
 }
 
+// C-058.
 TEST_F(ArtifactTest, RankFilesWithoutAManifestAreNoArtifactAndNoCheckpoint) {
   const std::string path = Written();
   fs::remove(path + "/manifest.json");

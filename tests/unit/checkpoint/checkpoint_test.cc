@@ -171,6 +171,7 @@ TEST(CheckpointTest, BytesBehindTheLastTensorArePassedOverWhereThatIsAskedFor) {
   EXPECT_EQ(Checkpoint::Open(path, {.lenient_trailing = true}).status().reason(), "file_truncated");
 }
 
+// C-116.
 TEST(CheckpointTest, AnIndexThatPointsOutOfItsDirectoryOpensNothing) {
   const TempDirectory dir;
   WriteOne(dir, "outside.safetensors", "a");
@@ -184,6 +185,7 @@ TEST(CheckpointTest, AnIndexThatPointsOutOfItsDirectoryOpensNothing) {
       << status.message();
 }
 
+// C-058.
 TEST(CheckpointTest, AWholeFileBesideAnIndexThatDoesNotListItIsAmbiguous) {
   const TempDirectory dir;
   WriteOne(dir, "m-1.safetensors", "a");

@@ -114,6 +114,7 @@ TEST_F(DirectoryTest, ALinkToAFileBeneathTheRootIsFollowed) {
   EXPECT_EQ(*Beneath("model")->ReadText("weights", 100), "blob");
 }
 
+// C-121.
 TEST_F(DirectoryTest, AComponentThatIsExchangedMeanwhileNeverLeadsOut) {
   fs::create_directory(temp_.File("root/real"));
   temp_.Write("root/real/secret.txt", "inside");

@@ -58,6 +58,7 @@ void WriteAt(const std::string& path, std::size_t data_offset, std::size_t bytes
 
 std::vector<ReadStrategy> Strategies() { return {ReadStrategy::kMmap, ReadStrategy::kRead, ReadStrategy::kDirect}; }
 
+// C-106.
 TEST(ReadStrategyTest, AutoGoesByFileSystemSizeAndFreeMemory) {
   const auto choose = [](std::uint64_t type, std::int64_t file_gib, std::int64_t free_gib) {
     return ChooseStrategy(ReadStrategy::kAuto,
@@ -74,6 +75,7 @@ TEST(ReadStrategyTest, AutoGoesByFileSystemSizeAndFreeMemory) {
   EXPECT_NE(choose(EXT4_SUPER_MAGIC, 6, 10).reason.find("6.0 GiB of files would crowd 10.0 GiB"), std::string::npos);
 }
 
+// C-106.
 TEST(ReadStrategyTest, WhatIsAskedForIsTakenUnlessTheFilesCannotBeMapped) {
   EXPECT_EQ(ChooseStrategy(ReadStrategy::kDirect, {.file_system = NFS_SUPER_MAGIC}).strategy, ReadStrategy::kDirect);
   const StrategyChoice choice = ChooseStrategy(ReadStrategy::kMmap, {.can_map = false});
@@ -133,6 +135,7 @@ TEST(ReadStrategyTest, AFileThatIsCutWhileOpenIsAnErrorWithEveryStrategy) {
   }
 }
 
+// C-118.
 TEST(ReadStrategyTest, AFileThatIsOverwrittenWhileOpenIsAnErrorWithEveryStrategy) {
   const DiskDirectory dir;
   const std::string path = dir.File("m.safetensors");

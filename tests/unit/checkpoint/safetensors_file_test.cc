@@ -42,6 +42,7 @@ TEST(SafetensorsFileTest, WhatIsWrittenIsReadBackAlignedToItsElements) {
   }
 }
 
+// C-113.
 TEST(SafetensorsFileTest, AFileOfMetadataAloneRoundTrips) {
   const TempDirectory dir;
   ASSERT_TRUE(WriteSafetensors(dir.File("m.safetensors"), {}, {}, {{"a", "b"}}).ok());
@@ -53,6 +54,7 @@ TEST(SafetensorsFileTest, AFileOfMetadataAloneRoundTrips) {
   EXPECT_EQ((*file)->header().metadata, (std::map<std::string, std::string>{{"a", "b"}}));
 }
 
+// C-113.
 TEST(SafetensorsFileTest, TheWriterRefusesWhatTheReaderWould) {
   const TempDirectory dir;
   const std::string path = dir.File("m.safetensors");
@@ -77,6 +79,7 @@ TEST(SafetensorsFileTest, TheWriterRefusesWhatTheReaderWould) {
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
 }
 
+// C-118.
 TEST(SafetensorsFileTest, AnOpenFileKeepsItsBytesWhenAnotherTakesItsPlace) {
   const TempDirectory dir;
   const std::string path = dir.File("m.safetensors");

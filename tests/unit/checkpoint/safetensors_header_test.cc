@@ -210,6 +210,7 @@ TEST(SafetensorsHeaderTest, OtherFilesAreNamedAsWhatTheyAre) {
   }
 }
 
+// C-107.
 TEST(SafetensorsHeaderTest, AFileCutAnywhereSaysHowManyBytesItHasAndWants) {
   const std::string json = Entry(R"("F32")", "[2]", "[0,8]");
   const std::string file = FileOf(json, 8);
@@ -235,6 +236,7 @@ TEST(SafetensorsHeaderTest, ALengthAboveTheCapIsRefusedWithoutReadingOn) {
   EXPECT_NE(status.message().find("most=100000000"), std::string::npos) << status.message();
 }
 
+// C-110.
 TEST(SafetensorsHeaderTest, AHundredThousandMutationsOfGoodFilesNeverReadOutside) {
   const std::vector<std::string> good = {
       FileOf(

@@ -323,6 +323,7 @@ TEST_P(DecodeEngineTest, BeforeStartAndWhileIdleASafePointComesAtOnceWithoutASta
   EXPECT_EQ(ran, 2);
 }
 
+// C-010.
 TEST_P(DecodeEngineTest, ASafePointThatDoesNotComeInTimeIsNeverTaken) {
   OpenAndStart();
   std::atomic<bool> release{false};
@@ -368,6 +369,7 @@ TEST_P(DecodeEngineTest, NoStepBeginsWhileACriticalSectionRuns) {
   EXPECT_EQ(sink->Wait(), FinishReason::kLength);
 }
 
+// C-011.
 TEST_P(DecodeEngineTest, WithoutALiveVersionRequestsAreRefused) {
   Open();
   EXPECT_EQ(engine_->Submit(Asking({1}, 1), std::make_shared<Collector>()).status().reason(), "nothing_live");

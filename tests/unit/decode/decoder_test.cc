@@ -292,6 +292,7 @@ TEST_P(DecoderTest, TokensAfterAFlipAreThoseOfAColdEngineOnTheNewWeightsGivenThe
   }
 }
 
+// C-001.
 TEST_P(DecoderTest, AFlipWithoutInvalidationStillReadsNoStaleState) {
   const GenerateRequest request = {
       .prompt = RandomPrompt(config_, 20, 6), .max_new_tokens = 20, .temperature = 0, .seed = 0, .stop = {}};

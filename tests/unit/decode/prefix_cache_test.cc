@@ -59,6 +59,7 @@ TEST_F(PrefixCacheTest, NoMoreIsFoundThanIsWanted) {
   EXPECT_EQ(match.part_tokens, 3);
 }
 
+// C-001, C-005.
 TEST_F(PrefixCacheTest, EqualTokensOfAnotherVersionOrAfterAnotherBeginningAreNotFound) {
   Enter(kVersion, {1, 2, 3, 4, 5, 6, 7, 8}, cache_);
 

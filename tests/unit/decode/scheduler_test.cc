@@ -420,6 +420,7 @@ TEST_F(SchedulerTest, SharedStateOfTheOldVersionIsNotUsedByTheNewOne) {
   EXPECT_EQ(again->tokens.size(), 4u);
 }
 
+// C-001.
 TEST_F(SchedulerTest, SharedStateNeverCrossesVersionsAlsoWhenNobodyInvalidates) {
   GenerateRequest request = Asking(40, 30);
   const auto running = Submit(1, request);

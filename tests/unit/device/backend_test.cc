@@ -18,6 +18,7 @@ TEST(LoadBackendTest, AModuleThatIsNowhereIsUnavailableAndEveryPlaceIsNamed) {
                                       HasSubstr("libbascule_not_installed.so"), HasSubstr("BASCULE_CUDA_MODULE")));
 }
 
+// C-044.
 TEST(LoadBackendTest, AModuleOfAnotherBuildIsRefusedBeforeItIsAskedForAnything) {
   const Status status = LoadBackend({OTHER_BUILD_MODULE}).status();
 

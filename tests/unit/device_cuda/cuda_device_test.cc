@@ -139,6 +139,7 @@ TEST(CudaStreamTest, AnEventThatNeverPassesIsGivenUpAtTheDeadline) {
   EXPECT_EQ(status.reason(), "device_deadline");
 }
 
+// C-101.
 TEST(CudaStreamTest, PageableHostMemoryIsRefusedSinceTheCopyWouldWait) {
   Device& device = FakeDevice();
   const auto memory = device.memory().Allocate(kBytes).value();
@@ -230,6 +231,7 @@ TEST(CudaErrorTest, AnAllocationThatFailsAtItsSecondStepLeavesNothingBehind) {
   EXPECT_EQ(FakeCuda::Census().events, before.events);
 }
 
+// C-095.
 TEST(CudaBackendTest, DevicesAreFoundByUuidWhateverTheirOrdinalIsHere) {
   (void)FakeDevice();
   DeviceBackend& backend = **LoadCudaBackend();
@@ -262,6 +264,7 @@ TEST(CudaBackendTest, AThreadKeepsTheDeviceThatItUsed) {
   ASSERT_EQ(set_device(0), cudaSuccess);  // other tests may run on this thread
 }
 
+// C-092.
 TEST(CudaExportTest, MemoryThatCannotBeExportedIsRefusedByTheNameOfItsAllocator) {
   Device& device = FakeDevice();
   void* const runtime = dlopen("libcudart.so.13", RTLD_NOW | RTLD_NOLOAD);

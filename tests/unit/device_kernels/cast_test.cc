@@ -23,6 +23,7 @@ std::vector<std::byte> HardFloats() {
   return {bytes.begin(), bytes.end()};
 }
 
+// C-074.
 TEST_F(DeviceCastTest, NarrowsEveryKindOfFloatAsTheHostDoes) {
   const std::vector<std::byte> from = HardFloats();
   std::vector<std::byte> expected(from.size() / 2);

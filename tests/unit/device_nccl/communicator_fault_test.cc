@@ -59,6 +59,7 @@ TEST(CommunicatorFaultTest, AWaitEndsWhenItIsInterrupted) {
   EXPECT_EQ(waited.reason(), "stop");
 }
 
+// C-029.
 TEST(CommunicatorFaultTest, AMoveThatNoPeerAnswersEndsWithAnAbortAndTouchesNothingAfterwards) {
   std::vector<Rank> ranks = JoinedRanks(2, kBytes);
   ASSERT_TRUE(ranks[1].Fill(ByteOf(9)).ok());
@@ -112,6 +113,7 @@ TEST(CommunicatorFaultTest, AnAsynchronousErrorIsFoundByTheNextQuestionAndLastsU
   }
 }
 
+// C-101.
 TEST(CommunicatorFaultTest, EachCallThatFailsIsNamedWithItsRankAndDeviceAndLeavesNothing) {
   const FakeNcclCensus before = (Library(), FakeNccl::Census());
   for (const char* const call : {"ncclSend", "ncclGroupStart", "ncclGroupEnd", "ncclCommGetAsyncError"}) {
@@ -154,6 +156,7 @@ TEST(CommunicatorFaultTest, AnIdWhoseMakerIsGoneIsAnErrorAndNotAWait) {
   EXPECT_EQ(late.Settle().reason(), "nccl_system_error");
 }
 
+// C-034.
 // The only call of NCCL that nothing interrupts.
 TEST(CommunicatorFaultTest, AnAbortThatDoesNotComeBackIsGivenUpAndSaysThatItsMemoryMustStay) {
   WaitedClock clock;
@@ -167,6 +170,7 @@ TEST(CommunicatorFaultTest, AnAbortThatDoesNotComeBackIsGivenUpAndSaysThatItsMem
   EXPECT_TRUE(CanMove(JoinedRanks(2, kBytes))) << "others go on";
 }
 
+// C-034.
 TEST(CommunicatorFaultTest, ClosingWhileAPeerDoesNotAnswerEndsAtTheDeadlineWithAnAbort) {
   const FakeNcclCensus before = (Library(), FakeNccl::Census());
   std::vector<Rank> ranks = JoinedRanks(2, kBytes);

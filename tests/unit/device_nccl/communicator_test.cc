@@ -95,6 +95,7 @@ TEST(CommunicatorTest, ABroadcastGivesEveryRankWhatTheRootHas) {
   }
 }
 
+// C-031.
 TEST(CommunicatorTest, OneThatIsNotSettledTakesNoMoves) {
   const CommunicatorId id = Library().NewId().value();
   Rank first = MakeRank(0, kBytes);

@@ -72,6 +72,7 @@ TEST_F(CacheRegistryTest, WhatTheLiveVersionMadeIsNeitherDroppedNorCounted) {
   EXPECT_EQ(encoder_.made_by(), std::vector<std::uint64_t>(4, 2));
 }
 
+// C-004.
 TEST_F(CacheRegistryTest, DroppingIsTheDefault) { EXPECT_EQ(VersionedCache{}.policy, CachePolicy::kDrop); }
 
 TEST_F(CacheRegistryTest, ANameIsRegisteredOnceAndAfterUnregisteringNobodyIsCalled) {

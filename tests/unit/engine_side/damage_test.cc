@@ -120,6 +120,7 @@ TEST_F(DamageTest, I4WhatIsMissingIsNamedAndMayBeSentOnceMore) {
   SealAndFlip();
 }
 
+// C-013.
 TEST_F(DamageTest, I4BucketsThatAreMissingAtTheSecondSealEndTheSession) {
   SendFrom(1);
   publisher_->Send(Seal{offer_.session, publisher_->SealOf(2)});
@@ -217,6 +218,7 @@ TEST_F(DamageTest, AStaleBucketOfAnotherVersionIsFoundAtTheSeal) {
   EXPECT_EQ(ExpectAborted().reason(), "digest_mismatch");
 }
 
+// C-019.
 // A sender whose copy of a replicated tensor differs digests its own bytes truly; the total does not count them.
 TEST_F(DamageTest, AReplicaWithOtherBytesThanItsOwnerIsFoundAtTheSeal) {
   const Plan& plan = publisher_->plan();

@@ -135,6 +135,7 @@ TEST_F(LostRouteTest, ALostRouteEndsTheSessionAndAsksForANewConnection) {
 
 using FlipEndingTest = ReceiverTest;
 
+// C-010.
 TEST_F(FlipEndingTest, WithoutASafePointBeforeTheDeadlineNothingFlips) {
   auto publisher = WithVersionOne();
   const Offer offer = publisher->MakeOffer(2);

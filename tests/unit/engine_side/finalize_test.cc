@@ -66,6 +66,7 @@ class FinalizeTest : public ReceiverTest {
   std::vector<WeightVersion> made_;
 };
 
+// C-014.
 TEST_F(FinalizeTest, EachVersionHasItsOwnDerivedTensorsMadeOnce) {
   auto publisher = WithVersionOne();
   ExpectLive(1);
@@ -112,6 +113,7 @@ TEST_F(FinalizeTest, NothingIsMadeOfAVersionThatIsNotProven) {
   EXPECT_EQ(made_.size(), 1U);
 }
 
+// C-049.
 TEST_F(FinalizeTest, AFailureEndsTheSessionWithTheEnginesWordsAndChangesNothingLive) {
   auto publisher = WithVersionOne();
   hooks_.finalize = [](const StagedWeights& staged) {

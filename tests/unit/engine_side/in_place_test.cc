@@ -52,6 +52,7 @@ TEST_F(InPlaceTest, NoAddressOfTheLiveWeightsChangesWhateverGoesLive) {
   ExpectLiveBytesOf(4);
 }
 
+// C-049.
 TEST_F(InPlaceTest, I10WhicheverCopyFailsTheOldVersionIsLiveAndTheNextOneComes) {
   auto publisher = WithVersionOne();
   for (int copy = 0; copy < kCopiesOfExchange; ++copy) {
@@ -82,6 +83,7 @@ TEST_F(InPlaceTest, I10ACopyThatFailsDuringARollbackLeavesTheVersionThatWasLive)
   ExpectLiveBytesOf(1);
 }
 
+// C-049.
 // Every copy of an exchange is one of the old bytes aside, of the new ones in, or of the old ones out.
 TEST_F(InPlaceTest, P2BytesThatChangeOnTheirWayAreNeverServed) {
   for (int copy = 0; copy < kCopiesOfExchange; ++copy) {
@@ -108,6 +110,7 @@ TEST_F(InPlaceTest, P2BytesThatChangeOnTheirWayAreNeverServed) {
   }
 }
 
+// C-011.
 TEST_F(InPlaceTest, I10WithoutAWayBackTheReplicaRefusesToServeUntilAVersionIsLoadedAnew) {
   auto publisher = WithVersionOne();
   copier_.FailAt(4, Fault::kFailsForGood);

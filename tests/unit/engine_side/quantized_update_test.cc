@@ -186,6 +186,7 @@ TEST(QuantizedUpdateTest, TwoScalesThatChangedPlacesAreRefusedByNameAndTheLiveVe
   EXPECT_EQ(holder.receiver().DigestLive()->totals, first.Digests());
 }
 
+// C-085.
 TEST(QuantizedUpdateTest, AVersionWithoutOneScaleIsRefusedByItsName) {
   Holder holder(ConfigWith(Fp8BlockQuantization()));
   const std::string scale = holder.families()[0].members[1];

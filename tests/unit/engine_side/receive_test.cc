@@ -44,6 +44,7 @@ TEST_F(ReceiverTest, TheNextVersionFlipsAndTheOldOneIsKept) {
   EXPECT_EQ(report.kv, (KvReport{.recomputed = 2, .recompute_tokens = 10}));
 }
 
+// C-008.
 TEST_F(ReceiverTest, I9CachesAreToldInsideTheCriticalSectionWhenLabelAndBytesHaveChanged) {
   auto publisher = WithVersionOne();
   const Offer offer = publisher->MakeOffer(2);
@@ -67,6 +68,7 @@ TEST_F(ReceiverTest, TheFlipWaitsForTheStepThatThePublisherNames) {
   EXPECT_EQ(publisher->Expect<Committed>().report.step, 5000u);
 }
 
+// C-022.
 TEST_F(ReceiverTest, NoPoisonOfTheShadowSlotSurvivesStaging) {
   auto publisher = WithVersionOne();
   std::vector<std::span<const std::byte>> shadow;  // of version 1, which version 3 will overwrite

@@ -80,6 +80,7 @@ TEST_F(RefusalTest, ARunThatStartsAnewMayUseAnyNumber) {
   EXPECT_EQ(live_number(), 3u);
 }
 
+// C-031.
 TEST_F(RefusalTest, AnotherPlanOrManifestIsRefusedBeforeAByteMoves) {
   EXPECT_EQ(ReasonOf([](Offer& offer) { offer.plan_digest.bytes[0] ^= std::byte{1}; }), "plan_mismatch");
   EXPECT_EQ(ReasonOf([](Offer& offer) { offer.manifest.sender_layout.bytes[0] ^= std::byte{1}; }), "manifest_mismatch");
@@ -99,6 +100,7 @@ TEST_F(RefusalTest, NumbersOutsideTheirLimitsAreABadOffer) {
   EXPECT_EQ(ReasonOf([](Offer& offer) { offer.session = SessionId{}; }), "bad_offer");
 }
 
+// C-044.
 TEST_F(RefusalTest, ATransportThatTheEngineDoesNotTakeIsRefused) {
   auto fresh = Greeted();
   Offer offer = fresh->MakeOffer(5);
@@ -119,6 +121,7 @@ TEST_F(RefusalTest, AfterARefusalTheSameConnectionPublishes) {
   ExpectLiveBytesOf(5);
 }
 
+// C-044.
 TEST_F(RefusalTest, AnotherWireVersionIsRefusedWithBothValues) {
   auto stranger = Connect();
 
@@ -175,6 +178,7 @@ TEST_F(RefusalTest, AConnectionThatNeverSaysHelloEndsAtItsDeadline) {
   EXPECT_EQ(end.reason(), "deadline");
 }
 
+// C-047.
 TEST_F(RefusalTest, MessagesWithoutASessionOrFromTheWrongSideAreAnswered) {
   publisher_->Send(Seal{SessionId{77}, {}});
   EXPECT_EQ(publisher_->Expect<Abort>().why.reason(), "unknown_session");

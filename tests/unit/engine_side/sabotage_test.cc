@@ -168,6 +168,7 @@ TEST(SabotageTest, AReplicaOfAKvHeadThatIsAnotherHeadIsFound) {
   EXPECT_THAT(memory.Found(), UnorderedElementsAre(Attention("v")));
 }
 
+// C-061.
 TEST(SabotageTest, ARankThatHoldsAnothersBytesIsFoundInEveryTensorThatIsCut) {
   EngineMemory memory(0, 2);
 

@@ -32,6 +32,7 @@ class TurnTest : public ReceiverTest {
   Offer offer_;
 };
 
+// C-046.
 TEST_F(TurnTest, I7ASecondPublisherIsToldWhoIsBusyAndTheFirstGoesOn) {
   clock_.Advance(std::chrono::milliseconds(250));
 
@@ -47,6 +48,7 @@ TEST_F(TurnTest, I7ASecondPublisherIsToldWhoIsBusyAndTheFirstGoesOn) {
   ExpectLiveBytesOf(3);
 }
 
+// C-046.
 TEST_F(TurnTest, I7ATakeoverEndsTheOtherSessionAndFencesItsPublisherUntilThatTakesOverItself) {
   Offer takeover = second_->MakeOffer(3);
   takeover.take_over = true;
@@ -64,6 +66,7 @@ TEST_F(TurnTest, I7ATakeoverEndsTheOtherSessionAndFencesItsPublisherUntilThatTak
   ExpectLiveBytesOf(4);
 }
 
+// C-046.
 TEST_F(TurnTest, LateBucketsOfAFencedSessionTouchNothing) {
   Offer takeover = second_->MakeOffer(3);
   takeover.take_over = true;
@@ -103,6 +106,7 @@ TEST_F(TurnTest, AnOlderTermOfTheSamePublisherIsFenced) {
   EXPECT_EQ(Refused(*first_, older).reason(), "fenced");
 }
 
+// C-046.
 TEST_F(TurnTest, AnOfferThatIsRepeatedIsTheSameSession) {
   first_->Send(offer_);
 
@@ -137,6 +141,7 @@ TEST_F(TurnTest, ASessionThatFlipsIsNotTakenOver) {
   ExpectLiveBytesOf(4);
 }
 
+// C-046.
 TEST_F(TurnTest, ManyPublishersThatTakeOverFromEachOtherLeaveOneWholeVersion) {
   std::vector<std::unique_ptr<Worker>> workers;
   for (int w = 0; w < 4; ++w) {

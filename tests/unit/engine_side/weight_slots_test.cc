@@ -195,6 +195,7 @@ TEST_F(WeightSlotsTest, ManyFlipsUnderReadersNeverShowAMix) {
   EXPECT_FALSE(mixed);
 }
 
+// C-019.
 TEST_F(WeightSlotsTest, I5EveryRankFlipsInTheSameCriticalSection) {
   auto slots = Make(2);
   std::atomic<bool> apart{false};
@@ -219,6 +220,7 @@ TEST_F(WeightSlotsTest, I5EveryRankFlipsInTheSameCriticalSection) {
   EXPECT_FALSE(apart);
 }
 
+// C-098.
 TEST_F(WeightSlotsTest, MemoryThatCannotBeHadIsRefusedWithItsBytes) {
   Layout layout;
   layout.ranks.emplace_back().tensors = {{"huge", DType::kU8, {std::int64_t{1} << 50}, {}}};

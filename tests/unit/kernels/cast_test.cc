@@ -60,6 +60,7 @@ TEST(CastTest, EveryBf16SurvivesTheWayToF32AndBackExceptThatNansBecomeQuiet) {
   }
 }
 
+// C-074.
 TEST(CastTest, SpecialValuesRoundAsTheCasesDemand) {
   const std::vector<std::uint32_t> from = {BitsOf(1.00390625f), BitsOf(1.01171875f), BitsOf(3.4e38f),   BitsOf(1e-40f),
                                            BitsOf(-0.0f),       BitsOf(INFINITY),    BitsOf(-INFINITY), 0x7f800001u,

@@ -34,6 +34,7 @@ struct Versions {
   std::vector<std::byte> items;
 };
 
+// C-056.
 TEST(DeltaTest, FindsExactlyTheElementsWhoseBitsDiffer) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
@@ -100,6 +101,7 @@ struct Placed {
   std::vector<std::byte> memory;
 };
 
+// C-056.
 TEST(DeltaTest, ScattersIntoAnyBoxAndWhatWasReplacedRestoresEveryByte) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
@@ -118,6 +120,7 @@ TEST(DeltaTest, ScattersIntoAnyBoxAndWhatWasReplacedRestoresEveryByte) {
   }
 }
 
+// C-056.
 TEST(DeltaTest, TheDigestOfTheChangesLeadsFromTheOldDigestToTheNewAndTouchesNothing) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);

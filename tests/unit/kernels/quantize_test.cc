@@ -80,6 +80,7 @@ int SlowCodeOf(float value) {
   return best | (std::signbit(value) ? 0x80 : 0);
 }
 
+// C-089.
 TEST(QuantizeTest, All256CodesHaveTheValueThatTheFormatDefinesAndComeBack) {
   for (int code = 0; code < 256; ++code) {
     const float value = F32OfF8E4M3(static_cast<std::uint8_t>(code));
@@ -120,6 +121,7 @@ TEST(QuantizeTest, ValuesBesideEveryMidpointOfTwoCodesRoundToTheNearer) {
   }
 }
 
+// C-085.
 TEST(QuantizeTest, AMatrixOf320By256HasThreeByTwoScalesAndTheErrorStaysWithinHalfAStep) {
   std::vector<std::uint16_t> bf16 = RandomMatrix(320, 256, 11);
   for (std::int64_t row = 0; row < 128; ++row) {  // block (0, 0): zeros; block (0, 1): magnitudes up to 1e-12

@@ -39,6 +39,7 @@ std::vector<std::string> CanonicalOf(const ModelConfig& config, const std::vecto
   return names;
 }
 
+// C-080.
 TEST(CanonicalNamesTest, WrappersAndAMissingPrefixAreMappedAndAllElseStays) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"model.norm.weight", "model.norm.weight"},
@@ -72,6 +73,7 @@ TEST(CanonicalNamesTest, WrappersAndAMissingPrefixAreMappedAndAllElseStays) {
   }
 }
 
+// C-080.
 TEST(CanonicalNamesTest, TwoSpellingsOfOneNameAreACollision) {
   std::vector<std::string> ignore;
   const Layout stored = PlainLayout({{"norm.weight", DType::kBf16, {8}}, {"model.norm.weight", DType::kBf16, {8}}});

@@ -148,6 +148,7 @@ TEST(MappingCasesTest, GateAndUpArriveInOrderFromEveryFormOfSource) {
   }
 }
 
+// C-064.
 TEST(MappingCasesTest, AFusedSourceThatNoRuleDeclaresIsRefused) {
   std::vector<TensorSpec> stored = LogicalTensors(TinyConfig(), DType::kBf16);
   std::erase_if(stored, [](const TensorSpec& tensor) { return tensor.name == kGate || tensor.name == kUp; });
@@ -255,6 +256,7 @@ TEST(MappingCasesTest, BiasesHaveTheHeadRuleOfTheirWeights) {
   }
 }
 
+// C-062.
 TEST(MappingCasesTest, AMissingBiasAndOneThatTheEngineLacksAreReported) {
   ModelConfig config = TinyConfig();
   config.qkv_bias = true;
@@ -339,6 +341,7 @@ TEST(MappingCasesTest, FlatRangesOfStackedExpertsAreBoxesOfTheirExperts) {
   }
 }
 
+// C-020.
 // What a decoder has beside it, an image tower or a draft layer, is left out on request only.
 TEST(MappingCasesTest, TensorsBesideTheDecoderAreUnexpectedUnlessAPatternNamesThem) {
   ModelConfig config = TinyConfig();
@@ -360,6 +363,40 @@ TEST(MappingCasesTest, TensorsBesideTheDecoderAreUnexpectedUnlessAPatternNamesTh
   ASSERT_TRUE(plan.ok()) << plan.status().ToString();
   EXPECT_EQ(plan->names.loaded.size() + plan->names.ignored.size(), stored.size());
   EXPECT_EQ(planned({"vision_tower.*", "model.layers.1.*", "draft.*"}).status().reason(), "ignore_matches_nothing");
+}
+
+// C-005, C-080, C-082: there are no adapters. What one adds to a model is named, by itself and beside the model, and
+// never taken for a part of it.
+TEST(MappingCasesTest, AnAdapterIsRefusedByTheNamesOfItsTensorsWithItsModelAndAlone) {
+  const ModelConfig config = TinyConfig();
+  const Layout engine = MakeEngineLayout(config, DType::kBf16)->layout;
+  const std::string module = "base_model.model.model.layers.0.self_attn.q_proj.";
+  const std::vector<TensorSpec> adapter = {{module + "lora_A.weight", DType::kBf16, {2, kHidden}},
+                                           {module + "lora_B.weight", DType::kBf16, {8, 2}}};
+  std::vector<TensorSpec> both = adapter;
+  for (const TensorSpec& tensor : LogicalTensors(config, DType::kBf16)) {
+    both.push_back(tensor);
+    const bool wrapped = tensor.name.ends_with("q_proj.weight");
+    both.back().name = wrapped ? module + "base_layer.weight" : "base_model.model." + tensor.name;
+  }
+  const auto planned = [&](const std::vector<TensorSpec>& stored, const std::vector<std::string>& patterns) {
+    std::vector<std::string> ignore = patterns;
+    return MakePlan(*CanonicalSenderLayout(config, PlainLayout(stored), &ignore), engine,
+                    {.bucket_bytes = 4096, .ignore = ignore});
+  };
+
+  const Status alone = planned(adapter, {}).status();
+  const Status beside = planned(both, {}).status();
+  const Result<Plan> without = planned(both, {"*.lora_*"});
+
+  EXPECT_EQ(alone.reason(), "tensor_missing");
+  EXPECT_EQ(beside.reason(), "tensor_unexpected");
+  for (const char* name : {"layers.0.self_attn.q_proj.lora_A.weight", "layers.0.self_attn.q_proj.lora_B.weight"}) {
+    EXPECT_THAT(alone.message(), testing::HasSubstr(name));
+    EXPECT_THAT(beside.message(), testing::HasSubstr(name));
+  }
+  ASSERT_TRUE(without.ok()) << without.status().ToString();
+  EXPECT_EQ(without->names.loaded.size(), LogicalTensors(config, DType::kBf16).size());
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ bool Means(const std::string& pattern, std::string_view module) {
   return patterns.ok() && patterns->Find(module) != nullptr;
 }
 
+// C-086.
 TEST(ModulePatternsTest, PlainPatternsMatchWholeComponentsAndExpressionsFromTheBeginning) {
   const struct {
     const char* pattern;
@@ -53,6 +54,7 @@ TEST(ModulePatternsTest, ThePatternThatMatchedIsTheOneThatWasGiven) {
   EXPECT_EQ(patterns->Find("model.layers.0.mlp.up_proj"), nullptr);
 }
 
+// C-086.
 TEST(ModulePatternsTest, PatternsThatMeanNoModuleOfTheModelAreNamed) {
   const Result<ModulePatterns> patterns =
       ModulePatterns::Make({"lm_head", "visual.blocks", "re:.*mlp", "re:vision", "layers.0", "mlp"});

@@ -231,6 +231,7 @@ TEST(QuantizedFamilyTest, ScalesMayBeFloatsOfThreeKindsAndAreKeptAsTheyAre) {
   }
 }
 
+// C-089.
 TEST(QuantizedFamilyTest, ScalesThatAreExponentsAloneAreRefusedWithWhatTheyMayBe) {
   const TempDirectory dir;
 
@@ -275,6 +276,7 @@ TEST(QuantizedFamilyTest, ModulesThatAreLeftAlonePlainAndTheirScalesAndFp8Weight
   EXPECT_EQ(dtype.reason(), "family_dtype");
 }
 
+// C-086.
 TEST(QuantizedFamilyTest, AFusedTensorWithOnlySomePartsLeftAloneIsRefusedAndANameOfTheFusionMeansAllParts) {
   const auto table_status = [](std::vector<std::string> ignored) {
     return MakeModelTable(SmallConfig(Fp8BlockWithout(std::move(ignored)))).status();
@@ -351,6 +353,7 @@ TEST(QuantizedSliceTest, ACutThroughAGroupOrAPackedWordOfColumnsIsRefused) {
       << group.ToString();
 }
 
+// C-088.
 TEST(QuantizedSliceTest, FusedPartsWhoseEdgesAreNotWholeBlocksHaveScaleRowsOfTheirOwn) {
   ModelConfig config = SmallConfig(Fp8BlockQuantization());
   config.query_heads = 5;

@@ -68,6 +68,7 @@ struct Simulation {
   std::map<std::uint64_t, int> counted;
 };
 
+// C-013.
 TEST(PlannerPropertyTest, EveryEngineRankGetsExactlyWhatReassemblingAndCuttingGives) {
   ForRandomPlans([](const RandomPair& pair, const Plan& plan, const PlanOptions&) {
     Simulation simulation(pair, plan);

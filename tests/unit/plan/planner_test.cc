@@ -67,6 +67,7 @@ TEST(PlannerTest, WhereBothSidesAreLaidOutAlikeEveryRankTakesEverythingFromItsTw
   EXPECT_TRUE(MakePlan(layout, of_other_type, {}).ok());
 }
 
+// C-074.
 TEST(PlannerTest, MastersAreConvertedAndOtherTypesAreRefusedWithBothSpelledOut) {
   const auto plan_between = [](DType sender, DType engine) {
     return MakePlan(PlainLayout({{"w", sender, {4}}}), PlainLayout({{"w", engine, {4}}}), {});
@@ -158,6 +159,7 @@ TEST(PlannerTest, AnEmptyShardTakesNoPartWhereverItSaysItIs) {
   }
 }
 
+// C-070.
 TEST(PlannerTest, ATensorOfOnlyEmptyShardsIsCompleteOnlyWhenItHasNoElement) {
   Layout sender = LayoutOf({{"w", DType::kF32, {0, 3}}}, 2);
   HoldRows(sender, 0, 0, 0, 0);

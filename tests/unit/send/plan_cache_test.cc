@@ -22,6 +22,7 @@ class PlanCacheTest : public testing::Test {
   PlanCache plans_;
 };
 
+// C-023.
 TEST_F(PlanCacheTest, EqualLayoutsAndOptionsShareAPlan) {
   const Plan* first = PlanFor(1);
   ASSERT_NE(first, nullptr);

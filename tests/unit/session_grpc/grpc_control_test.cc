@@ -54,6 +54,7 @@ TEST_F(GrpcControlTest, MessagesArriveInOrderInBothDirections) {
   }
 }
 
+// C-041.
 TEST_F(GrpcControlTest, AManifestOfFortyThousandLongNamesTravels) {
   Serve(Echo);
   auto channel = Dial();
@@ -71,6 +72,7 @@ TEST_F(GrpcControlTest, AManifestOfFortyThousandLongNamesTravels) {
   EXPECT_EQ(std::get<Offer>(*back).manifest, offer.manifest);
 }
 
+// C-041.
 TEST_F(GrpcControlTest, AnErrorTextOf64KiBTravelsWhole) {
   Serve(Echo);
   auto channel = Dial();
@@ -81,6 +83,7 @@ TEST_F(GrpcControlTest, AnErrorTextOf64KiBTravelsWhole) {
   EXPECT_EQ(std::get<Abort>(*channel->Receive(Soon())).why, why);
 }
 
+// C-041.
 TEST_F(GrpcControlTest, AMessageBeyondTheBoundIsRefusedBeforeItIsSent) {
   Serve(Echo);
   auto channel = Dial();
@@ -203,6 +206,7 @@ class RawClient {
   std::unique_ptr<grpc::ClientReaderWriter<v1::SessionFrame, v1::SessionFrame>> stream_;
 };
 
+// C-047.
 TEST_F(GrpcControlTest, BytesThatAreNoMessageAreReportedAndAnswersStillGoOut) {
   std::string reason;
   Serve([&](ControlChannel& channel) {

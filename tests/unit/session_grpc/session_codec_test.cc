@@ -112,6 +112,7 @@ TEST(SessionCodecTest, MessagesOfATrainerGroupKeepWhatTheySay) {
   EXPECT_EQ(outcome.replicas[1].flip.kv, (KvReport{1, 2, 3, 4, 5, 6, 7, {{"images", 8, 9}}}));
 }
 
+// C-047.
 TEST(SessionCodecTest, AFieldOutOfItsBoundsIsABadMessageThatNamesIt) {
   const auto all = OneMessageOfEach();
   const auto with = [&](std::size_t index, const std::function<void(v1::SessionMessage&)>& damage) {
@@ -202,6 +203,7 @@ TEST(SessionCodecTest, NestingBeyondAnyMessageOfOursIsRefused) {
   EXPECT_EQ(DecodeSessionMessage(Wrapped(1, groups)).status().reason(), "bad_message");
 }
 
+// C-047.
 // Sixteen thousand damaged messages: each is refused as bad_message or decodes to something that encodes again.
 TEST(SessionCodecTest, RandomDamageNeverDoesMoreThanFailToDecode) {
   const auto seed = std::random_device{}();

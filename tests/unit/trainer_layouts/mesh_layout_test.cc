@@ -33,6 +33,7 @@ Rows Held(const Dims& shape, int dim, const std::vector<int>& mesh, const std::v
   return rows;
 }
 
+// C-071.
 TEST(MeshLayoutTest, AStridedShardCutsAfterTheOneToItsRight) {
   const std::vector<Placement> strided = {Placement::StridedShard(0, 2), Placement::Shard(0)};
   const std::vector<Placement> in_order = {Placement::Shard(0), Placement::Shard(0)};
@@ -45,6 +46,7 @@ TEST(MeshLayoutTest, AStridedShardCutsAfterTheOneToItsRight) {
   }
 }
 
+// C-071.
 TEST(MeshLayoutTest, AnyRowsOverAnyMeshAreChunksOfChunks) {
   for (std::int64_t rows = 0; rows <= 17; ++rows) {
     for (int tensor = 1; tensor <= 4; ++tensor) {

@@ -54,6 +54,7 @@ TEST_F(FleetRosterTest, ListedReplicasStayAndJoinedOnesLastWhileTheirHeartbeatsC
   EXPECT_THAT(roster_.Targets(now_), ElementsAre("b", "a", "c"));
 }
 
+// C-055.
 TEST_F(FleetRosterTest, WhoLeavesIsGoneUnlessAnotherProcessHasItsAddress) {
   Beat("c", 0, 7);
   Beat("d", 0, 8);
@@ -156,6 +157,7 @@ TEST_F(FleetRosterTest, WhatIsNotAReplicasOwnWeaknessDoesNotCountAgainstIt) {
   }
 }
 
+// C-053.
 TEST_F(FleetRosterTest, AnEngineThatCrashesAfterEachJoinIsTriedLessAndLess) {
   roster_.Commit(Version(7));
   int tries = 0;

@@ -42,6 +42,7 @@ class FleetTest : public PublisherFixture {
   }
 };
 
+// C-052.
 TEST_F(FleetTest, WhoJoinsAfterAPublishGetsItsVersionFromTheSnapshotAndNobodyElseIsSentAnything) {
   AddEngine(/*engine_ranks=*/2);
   AddStranger();
@@ -63,6 +64,7 @@ TEST_F(FleetTest, WhoJoinsAfterAPublishGetsItsVersionFromTheSnapshotAndNobodyEls
   EXPECT_FALSE(Join(1).required);
 }
 
+// C-052.
 TEST_F(FleetTest, WhoJoinsDuringAPublishEndsAtItsVersion) {
   AddEngine(/*engine_ranks=*/2).Play({.hold = EngineStep::kFlip});
   AddStranger();
@@ -182,6 +184,7 @@ TEST_F(FleetTest, NobodyGoesBackWhereOneCannot) {
   EXPECT_EQ(engines_[0]->live(), live);
 }
 
+// C-055.
 TEST_F(FleetTest, AnEngineThatIsRestartedAtItsAddressIsDialledAnewAndTheOthersConnectionsStay) {
   options_.catch_up = false;
   AddEngine(/*engine_ranks=*/2);
@@ -209,6 +212,7 @@ TEST_F(FleetTest, WithoutCatchUpNobodyJoins) {
 
 class FlappingTest : public TimedPublisherFixture {};
 
+// C-053.
 TEST_F(FlappingTest, AReplicaThatIsNeverThereIsTriedLessAndLessWhileTheOthersGoOn) {
   options_.run = "base";
   options_.snapshot = Snapshot::kHost;

@@ -87,6 +87,7 @@ TEST_F(GatherTest, TheEngineHearsOfOneSenderWithFullTensorsAndGetsEveryByteOnce)
   EXPECT_EQ(reports[0].bytes, payload_bytes);
 }
 
+// C-031.
 TEST_F(GatherTest, ReplicasOfSeveralKindsGetTheSameFullTensors) {
   UseGroup(3);
   AddEngine(/*engine_ranks=*/1);

@@ -147,6 +147,7 @@ TEST_F(TrainerGroupTest, ARankThatGoesAwayInATransferEndsItEverywhereByNameAndTh
   ExpectEngineHoldsTrainersTensors(*engines_[0], 2);
 }
 
+// C-023.
 TEST_F(TrainerGroupTest, ARankThatLeavesAndComesBackInTheSameProcessIsToldTheLayoutAgain) {
   UseGroup(2);
   AddEngine();
@@ -289,6 +290,7 @@ TEST_F(TrainerGroupTest, RanksThatPublishOtherNumbersAreToldSo) {
   EXPECT_TRUE(PublishAll({.number = 9})[1].AllCommitted());
 }
 
+// C-032.
 TEST_F(TrainerGroupTest, AProcessOfAnotherJobOrSizeOrRankIsRefusedWithBothValues) {
   UseGroup(2);
   AddEngine();

@@ -88,6 +88,7 @@ struct Fault {
 
 class PolicyAllFaultTest : public PolicyAllTest, public testing::WithParamInterface<Fault> {};
 
+// C-019.
 TEST_P(PolicyAllFaultTest, NobodyFlipsWhenOneDoesNotGetReadyAndTheOthersAreToldWho) {
   for (const EngineDeed deed : {EngineDeed::kAbort, EngineDeed::kVanish}) {
     engines_[2]->Play({.step = GetParam().step, .deed = deed});
@@ -153,6 +154,7 @@ TEST_F(PolicyAllTest, OneThatIsKilledBetweenVerifiedAndTheDecisionMakesItAnAbort
   EXPECT_THAT(report->replicas[1].status.message(), HasSubstr("engine-3"));
 }
 
+// C-055.
 TEST_F(PolicyAllTest, OneThatIsKilledBetweenTheDecisionAndItsFlipMissesTheCommitAndIsToldSoWhenItIsBack) {
   MakePublisher();
   engines_[3]->Play({.step = EngineStep::kFlip, .deed = EngineDeed::kVanish});

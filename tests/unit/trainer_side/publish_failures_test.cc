@@ -30,6 +30,7 @@ class PublishFaultTest : public PublisherFixture, public testing::WithParamInter
   }
 };
 
+// C-029.
 TEST_P(PublishFaultTest, TheEnginesOwnReasonAndTextReachTheTrainer) {
   AddEngine().Play({.step = GetParam().step, .deed = EngineDeed::kAbort});
   MakePublisher();
@@ -227,6 +228,7 @@ TEST_F(PublishPeerTest, WhenAllReplicasFailPackedComesAllTheSame) {
   }
 }
 
+// C-017.
 TEST_F(PublishPeerTest, ATensorThatTheTrainerLacksIsFoundBeforeAByteMoves) {
   std::vector<TensorSpec> tensors = ShardedTrainer::WireTensors();
   tensors.push_back({.name = "up.weights", .dtype = DType::kBf16, .shape = {4, 4}});

@@ -103,6 +103,7 @@ TEST_F(GuardedPublishTest, WeightsThatTheGuardRefusesAreSentToNobody) {
   for (const auto& engine : engines_) EXPECT_TRUE(engine->account().offers.empty());
 }
 
+// C-053.
 TEST_F(GuardedPublishTest, TooFewReplicasEndAPublishAtOnce) {
   AddEngine();
   AddEngine();

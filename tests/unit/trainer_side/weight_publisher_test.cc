@@ -80,6 +80,7 @@ TEST_F(WeightPublisherTest, OneConnectionAndItsRoutesServeEveryPublish) {
   EXPECT_THAT(engine.account().credits, SizeIs(4));  // two trainer ranks to two engine ranks, opened once
 }
 
+// C-101.
 TEST_F(WeightPublisherTest, RoutesHaveTheCreditsBothSidesAllowAndFramesOfABucket) {
   const ScriptedEngine& engine = AddEngine();
   options_.credits = 64;
@@ -93,6 +94,7 @@ TEST_F(WeightPublisherTest, RoutesHaveTheCreditsBothSidesAllowAndFramesOfABucket
   }
 }
 
+// C-028.
 TEST_F(WeightPublisherTest, NothingOfTheTrainersIsReadOnceAllReplicasHaveSealed) {
   AddEngine().Play({.hold = EngineStep::kFlip});
   AddEngine();
@@ -112,6 +114,7 @@ TEST_F(WeightPublisherTest, NothingOfTheTrainersIsReadOnceAllReplicasHaveSealed)
   EXPECT_EQ(report->version.digest, digest);
 }
 
+// C-028.
 TEST_F(WeightPublisherTest, PackedDoesNotComeBeforeEveryReplicaHasSealed) {
   AddEngine().Play({.hold = EngineStep::kSeal});
   AddEngine();
@@ -128,6 +131,7 @@ TEST_F(WeightPublisherTest, PackedDoesNotComeBeforeEveryReplicaHasSealed) {
   EXPECT_TRUE(handle->WaitCommitted(Soon())->AllCommitted());
 }
 
+// C-028.
 TEST_F(WeightPublisherTest, WithAHostSnapshotNothingOfTheTrainersIsReadAfterTheCopy) {
   AddEngine().Play({.hold = EngineStep::kOffer});
   options_.snapshot = Snapshot::kHost;

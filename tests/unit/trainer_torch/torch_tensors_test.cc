@@ -133,6 +133,7 @@ TEST_F(TorchTensorsTest, AConversionThatTheBridgeDoesNotMakeIsRefusedByThePlanWi
   EXPECT_THAT(status.message(), HasSubstr("doubles"));
 }
 
+// C-071.
 // A mesh of two data-parallel by two tensor-parallel ranks; torch.chunk makes the shards. 7 and 5 divide by nothing.
 TEST_F(TorchTensorsTest, ShardsOfAMeshInStridedOrderMakeTheWhole) {
   const std::vector<int> mesh = {2, 2};
@@ -231,6 +232,7 @@ TEST_F(TorchTensorsTest, TheStorageLivesUntilThePublisherIsGone) {
   EXPECT_TRUE(freed);
 }
 
+// C-023.
 TEST_F(TorchTensorsTest, AnOptimizerStepIsPublishedAndATensorThatMovedIsNoticed) {
   torch::Tensor weight = RandomMasters({4, 3}).nan_to_num(0, 1, -1).clamp(-1, 1).requires_grad_(true);
   TorchTensors tensors;

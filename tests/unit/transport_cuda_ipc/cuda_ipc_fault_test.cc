@@ -37,6 +37,7 @@ class CudaIpcFaultTest : public testing::Test {
   std::unique_ptr<BucketReceiver> receiver_;
 };
 
+// C-092.
 TEST_F(CudaIpcFaultTest, ARouteThatCudaCannotOpenSaysWhyLeavesNothingAndCanBeTriedAgain) {
   struct Case {
     const char* function;
@@ -97,6 +98,7 @@ TEST_F(CudaIpcFaultTest, AFrameWhoseReadingNeverEndsIsNeverFilledAgain) {
   EXPECT_FALSE(sender_->HasCredit());
 }
 
+// C-034.
 TEST_F(CudaIpcFaultTest, MemoryThatUnfinishedWorkUsesIsKeptWhenItsRouteGoes) {
   ASSERT_TRUE(Open().ok());
   const int allocations = FakeCuda::Census().allocations;

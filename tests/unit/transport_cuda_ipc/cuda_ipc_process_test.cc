@@ -32,6 +32,7 @@ class CudaIpcProcessTest : public testing::Test {
   const FakeCudaCensus before_ = FakeCuda::Census();  // tests before may have left work that never ends
 };
 
+// C-091.
 TEST_F(CudaIpcProcessTest, FramesOfAnotherProcessArriveWholeAndItsMemoryIsOpenedOnceAndClosed) {
   const auto listener = Listen();
   Peer trainer("send", Address(), "20");
@@ -65,6 +66,7 @@ TEST_F(CudaIpcProcessTest, ASenderThatIsKilledBeforeItsWorkIsDoneIsLostAndHoldsU
   EXPECT_TRUE(Drain(device_, *stream).ok());
 }
 
+// C-091.
 TEST_F(CudaIpcProcessTest, AReceiverThatIsKilledWhileItReadsIsLostAndTheFramesAreFreed) {
   CudaIpcDialer dialer(device_);
   Peer engine("lost_read", Address());

@@ -123,6 +123,7 @@ TEST_F(CudaIpcRouteTest, NothingIsOpenedThatTheSameProcessMade) {
   EXPECT_EQ(sender_->AcquireDevicePayload().size(), static_cast<std::size_t>(kHello.frame_bytes));
 }
 
+// C-091.
 TEST_F(CudaIpcRouteTest, ClosedRoutesReleaseTheirDeviceMemoryAndEventsWhicheverEndGoesFirst) {
   (void)device_.memory().Allocate(1).value();
   const FakeCudaCensus before = FakeCuda::Census();
@@ -142,6 +143,7 @@ TEST_F(CudaIpcRouteTest, ClosedRoutesReleaseTheirDeviceMemoryAndEventsWhicheverE
   }
 }
 
+// C-095.
 TEST_F(CudaIpcRouteTest, AnEndpointOnAnotherDeviceCannotBeReachedAndIsRefusedByName) {
   CudaIpcDialer elsewhere(FakeDevice(1));
   listener_->Expect(kHello.connection);
@@ -154,6 +156,7 @@ TEST_F(CudaIpcRouteTest, AnEndpointOnAnotherDeviceCannotBeReachedAndIsRefusedByN
   EXPECT_TRUE(dialer_.Dial(listener_->endpoint(), kHello, Soon()).ok()) << "the refused one took no place";
 }
 
+// C-095.
 TEST_F(CudaIpcRouteTest, TheEndpointNamesTheDeviceByItsUuid) {
   const Result<CudaIpcAddress> address = ParseCudaIpcAddress(listener_->endpoint().address);
 

@@ -67,6 +67,7 @@ TEST(ShmListenerTest, ADeadSocketIsReplaced) {
   EXPECT_EQ(ShmDialer().Dial((*listener)->endpoint(), kHello, Soon()).status().reason(), "unknown_connection");
 }
 
+// C-100.
 TEST(ShmListenerTest, WhatKilledProcessesLeftInItsDirectoryGoesAndEverythingElseStays) {
   const TempDirectory temp;
   const auto living = ShmListener::Create(temp.File("engine-1.sock"));
@@ -159,6 +160,7 @@ TEST(SealedArenaTest, ItsMakerWritesAndItsReaderSeesButCannotWriteOrResize) {
   EXPECT_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
 }
 
+// C-100.
 TEST(SealedArenaTest, MoreThanTheMachineHasIsAnErrorAndNotAKill) {
   // Should the check fail, this limit stops the kernel from handing out the machine.
   rlimit before{};

@@ -43,6 +43,7 @@ class Child {
   pid_t pid_;
 };
 
+// C-091.
 TEST(ShmProcessTest, AKilledSenderIsLostAtOnceAndItsArenaGoesWithTheRoute) {
   const TempDirectory temp;
   const TransportEndpoint endpoint{TransportKind::kShm, temp.File("engine.sock")};
