@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/start_worker.h"
+#include "bridge/plan/bucket_tensors.h"
 #include "kernels/pack.h"
 
 namespace bascule {
@@ -265,7 +266,9 @@ void ReceiveSession::OnSeal(const Seal& seal) {
       missing_sent_ = true;
       missing = coverage_.Missing();
     } else {
-      abort = Status::DataLoss("buckets_missing", fmt::format("at the second seal, first={}", coverage_.Missing()[0]));
+      const std::vector<std::uint32_t> lost = coverage_.Missing();
+      abort = Status::DataLoss("buckets_missing", fmt::format("{} at the second seal, with parts of {}", lost.size(),
+                                                              TensorsIn(terms_.plan->plan, lost)));
     }
   }
   if (!abort.ok()) {

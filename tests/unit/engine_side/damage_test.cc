@@ -128,7 +128,12 @@ TEST_F(DamageTest, I4BucketsThatAreMissingAtTheSecondSealEndTheSession) {
 
   publisher_->Send(Seal{offer_.session, publisher_->SealOf(2)});
 
-  EXPECT_EQ(ExpectAborted().reason(), "buckets_missing");
+  const Status why = ExpectAborted();
+  EXPECT_EQ(why.reason(), "buckets_missing");
+  const Plan& plan = publisher_->plan();
+  for (const Slice& slice : plan.buckets[0].slices) {
+    EXPECT_THAT(why.message(), HasSubstr(plan.tensors[static_cast<std::size_t>(slice.tensor)].name));
+  }
 }
 
 TEST_F(DamageTest, AFrameWithAnUnreadableHeaderIsFoundMissingAndSentAgain) {

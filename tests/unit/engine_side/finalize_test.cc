@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 
 #include <cstring>
+#include <numeric>
+#include <random>
 
 #include "tests/unit/engine_side/faulty_copier.h"
 #include "tests/unit/engine_side/receiver_fixture.h"
@@ -78,6 +80,33 @@ TEST_F(FinalizeTest, EachVersionHasItsOwnDerivedTensorsMadeOnce) {
     ExpectLive(number);
     EXPECT_EQ(made_.size(), number);
     EXPECT_EQ(made_.back(), publisher->VersionOf(offer));
+  }
+}
+
+// C-013, C-014. Parts of a tensor come in one bucket or in many, apart and in any order.
+TEST_F(FinalizeTest, HoweverAVersionIsCutAndInWhateverOrderItComesItIsTheSameAndMadeOnce) {
+  std::mt19937 random(13);
+  std::uint64_t number = 0;
+  for (const std::int64_t bucket_bytes : {4096, 8192, 1 << 20}) {
+    auto publisher = Connect();
+    publisher->Greet(bucket_bytes);
+    std::vector<std::uint32_t> order(publisher->plan().buckets.size());
+    std::iota(order.begin(), order.end(), 0U);
+    for (int round = 0; round < 20; ++round) {
+      SCOPED_TRACE(testing::Message() << order.size() << " buckets, round " << round);
+      std::ranges::shuffle(order, random);
+      const Offer offer = publisher->MakeOffer(++number);
+      publisher->BeginSession(offer);
+      for (const std::uint32_t bucket : order) {
+        EXPECT_EQ(publisher->SendBucket(offer.session, number, bucket), BucketVerdict::kGood);
+      }
+      publisher->Send(Seal{.session = offer.session, .manifest = publisher->SealOf(number)});
+      publisher->Expect<Ready>();
+      publisher->FlipNow(offer);
+
+      ExpectLive(number);
+      EXPECT_EQ(made_.size(), number);
+    }
   }
 }
 

@@ -79,8 +79,8 @@ ScriptedPublisher::ScriptedPublisher(std::unique_ptr<ControlChannel> channel, Tr
                                      InstanceId id)
     : channel_(std::move(channel)), dialer_(dialer), clock_(clock), id_(id) {}
 
-void ScriptedPublisher::Greet() {
-  const PlanOptions options{.bucket_bytes = 4096, .ignore = {}};
+void ScriptedPublisher::Greet(std::int64_t bucket_bytes) {
+  const PlanOptions options{.bucket_bytes = bucket_bytes, .ignore = {}};
   Send(Hello{.publisher = id_, .model = {}, .sender_layout = layout_, .plan_options = options});
   reply_ = Expect<HelloReply>();
   const Result<Plan> plan = MakePlan(layout_, reply_.engine_layout, options);

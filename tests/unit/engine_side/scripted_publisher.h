@@ -41,7 +41,7 @@ class ScriptedPublisher {
   const HelloReply& reply() const { return reply_; }
 
   // Hello and its answer; the plan.
-  void Greet();
+  void Greet(std::int64_t bucket_bytes = 4096);
   Offer MakeOffer(std::uint64_t number, const std::string& run = "run") const;
   void Send(const SessionMessage& message);
   // The next message, which is a T; the test fails otherwise.
