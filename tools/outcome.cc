@@ -12,7 +12,8 @@ constexpr std::string_view kUsage = "usage";
 constexpr std::array<std::string_view, 6> kVerificationReasons = {
     "artifact_altered", "bucket_damaged", "buckets_missing", "content_differs", "digest_mismatch", "replicas_differ"};
 
-constexpr std::array<std::string_view, 3> kUnreachableReasons = {"peer_unreachable", "peer_lost", "rank_lost"};
+constexpr std::array<std::string_view, 4> kUnreachableReasons = {"name_unknown", "peer_unreachable", "peer_lost",
+                                                                 "rank_lost"};
 
 template <std::size_t N>
 bool Has(const std::array<std::string_view, N>& reasons, std::string_view reason) {

@@ -1,5 +1,4 @@
 #include <arpa/inet.h>
-#include <netdb.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
@@ -16,8 +15,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/grpc/connect_diagnosis_internal.h"
+#include "base/grpc/name_lookup_internal.h"
 
 namespace bascule {
 namespace {
@@ -54,17 +55,13 @@ class Probe {
   Probe(const Probe&) = delete;
   Probe& operator=(const Probe&) = delete;
 
-  bool Connect(const NetAddress& address) {
+  // Whether somebody took the connection. Errors of LookUp.
+  Result<bool> Connect(const NetAddress& address) {
     if (address.is_unix()) return ConnectUnix(address.unix_path);
-    addrinfo hints{};
-    hints.ai_socktype = SOCK_STREAM;
-    addrinfo* found = nullptr;
-    if (getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found) != 0) return false;
-    const std::unique_ptr<addrinfo, Freeing<&freeaddrinfo>> all(found);
-    for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-      if (ConnectTo(one->ai_family, one->ai_addr, one->ai_addrlen)) return true;
-    }
-    return false;
+    ASSIGN_OR_RETURN(const std::vector<SocketAddress> all, LookUp(address.host, address.port, deadline_, clock_));
+    return std::ranges::any_of(all, [this](const SocketAddress& one) {
+      return ConnectTo(one.bytes.ss_family, reinterpret_cast<const sockaddr*>(&one.bytes), one.size);
+    });
   }
 
   bool Send(const char* bytes, std::size_t count) {
@@ -241,7 +238,8 @@ Status OfTls(const NetAddress& address, TlsProbe& tls) {
 
 Status WhyNotConnected(const NetAddress& address, const ClientSecurity& security, Deadline deadline, Clock& clock) {
   Probe probe(std::min(deadline, Deadline::After(clock, kPatience)), clock);
-  if (!probe.Connect(address)) return Unreachable(address, "");
+  ASSIGN_OR_RETURN(const bool connected, probe.Connect(address));
+  if (!connected) return Unreachable(address, "");
   TlsProbe tls(probe, address, security);
   return security.ca_pem.empty() ? OfPlaintext(address, tls) : OfTls(address, tls);
 }

@@ -31,7 +31,7 @@ Result<std::shared_ptr<grpc::Channel>> MakeGrpcChannel(const std::string& addres
 
 // As above and connected; at once "peer_unreachable" where nobody listens.
 //
-// Unavailable "peer_unreachable"; DeadlineExceeded "deadline"; and as MakeGrpcChannel
+// Unavailable "peer_unreachable" | "name_unknown"; DeadlineExceeded "deadline"; and as MakeGrpcChannel
 // Unauthenticated "tls_failed"  a certificate is not believed, or only one side speaks TLS; the message says why
 Result<std::shared_ptr<grpc::Channel>> ConnectGrpcChannel(const std::string& address, Deadline deadline, Clock& clock,
                                                           const ClientSecurity& security = {});

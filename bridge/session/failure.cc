@@ -48,6 +48,7 @@ constexpr std::array kFailures = {
                   "somebody reads the live weights, which a flip in place would write"},
     FailureReason{kDataLoss, "live_lost", "a flip in place failed and so did its undo: load a version anew"},
     FailureReason{kFailedPrecondition, "manifest_mismatch", "the offer's tensors or sender layout are not the plan's"},
+    FailureReason{kUnavailable, "name_unknown", "no resolver knows what the host's name stands for"},
     FailureReason{kFailedPrecondition, "no_kept_version", "there is no version to roll back to"},
     FailureReason{kFailedPrecondition, "nothing_live", "no version is live yet"},
     FailureReason{kResourceExhausted, "peer_busy", "it sends its version to as many others as it may"},

@@ -1,15 +1,25 @@
+#include <arpa/inet.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <latch>
+#include <memory>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "base/grpc/grpc_channel.h"
 #include "base/grpc/grpc_server.h"
 #include "base/grpc/grpc_status.h"
+#include "base/grpc/name_lookup_internal.h"
 #include "base/net_address.h"
+#include "base/worker.h"
 
 namespace bascule {
 namespace {
@@ -47,6 +57,54 @@ TEST(NetAddressTest, AnythingElseIsABadAddress) {
   EXPECT_EQ(NetAddress::Parse({"unix:/a\0b", 9}).status().reason(), "bad_address");
 }
 
+// C-043.
+TEST(LookUpTest, AnAddressInDigitsAsksNobodyAndGetsThePort) {
+  const Resolver nobody = [](const std::string&, std::vector<SocketAddress>&) { return ADD_FAILURE(), EAI_AGAIN; };
+  for (const char* digits : {"127.0.0.1", "0.0.0.0", "::1"}) {
+    const auto found = LookUp(digits, 4711, In(std::chrono::seconds(10)), Clock::Real(), nobody);
+
+    ASSERT_TRUE(found.ok()) << found.status().ToString();
+    ASSERT_EQ(found->size(), 1U);
+    const sockaddr_storage& bytes = (*found)[0].bytes;
+    EXPECT_EQ(ntohs(bytes.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bytes).sin6_port
+                                                : reinterpret_cast<const sockaddr_in&>(bytes).sin_port),
+              4711);
+  }
+}
+
+TEST(LookUpTest, EveryAddressOfANameIsFound) {
+  const Resolver two = [](const std::string&, std::vector<SocketAddress>& found) {
+    return ResolveBySystem("127.0.0.1", found) + ResolveBySystem("::1", found);
+  };
+
+  EXPECT_EQ(LookUp("engine", 1, In(std::chrono::seconds(10)), Clock::Real(), two)->size(), 2U);
+}
+
+// C-043.
+TEST(LookUpTest, WhatAResolverDoesNotKnowIsSaidInItsWords) {
+  for (const int error : {EAI_NONAME, EAI_AGAIN, EAI_FAIL}) {
+    const Resolver failing = [error](const std::string&, std::vector<SocketAddress>&) { return error; };
+
+    const Status status = LookUp("engine", 1, In(std::chrono::seconds(10)), Clock::Real(), failing).status();
+
+    EXPECT_EQ(status, Status::Unavailable("name_unknown", std::string("engine: ") + gai_strerror(error)));
+  }
+}
+
+// C-043.
+TEST(LookUpTest, AResolverThatDoesNotAnswerIsGivenUpAtTheDeadline) {
+  const auto answer = std::make_shared<std::latch>(1);
+  const Resolver stuck = [answer](const std::string&, std::vector<SocketAddress>&) {
+    answer->wait();
+    return EAI_AGAIN;
+  };
+
+  const Status status = LookUp("engine", 1, In(std::chrono::milliseconds(5)), Clock::Real(), stuck).status();
+
+  EXPECT_EQ(status, Status::Unavailable("name_unknown", "engine: no resolver answered in time"));
+  answer->count_down();
+}
+
 TEST(GrpcStatusTest, EveryCodeAndTheReasonSurviveTheEdge) {
   for (int code = 1; code <= static_cast<int>(StatusCode::kInternal); ++code) {
     const Status status(static_cast<StatusCode>(code), "some_reason", "got=3");
@@ -75,6 +133,28 @@ TEST(GrpcServerTest, PortZeroBindsAFreePortAndSaysWhich) {
 
   EXPECT_NE(NetAddress::Parse((*server)->address())->port, 0);
   EXPECT_TRUE(ConnectGrpcChannel((*server)->address(), In(std::chrono::seconds(10)), Clock::Real()).ok());
+}
+
+// C-035.
+TEST(GrpcServerTest, ServersThatStartAtOnceAllGetPortsOfTheirOwn) {
+  constexpr int kThreads = 8, kEach = 8;
+  std::vector<std::unique_ptr<GrpcServer>> servers[kThreads];
+  {
+    std::latch together(kThreads);
+    std::vector<Worker> starting;
+    for (auto& own : servers) {
+      starting.emplace_back("starting", [&own, &together](std::stop_token) {
+        together.arrive_and_wait();
+        for (int i = 0; i < kEach; ++i) own.push_back(*GrpcServer::Start("127.0.0.1:0", {}));
+      });
+    }
+  }
+
+  std::set<std::string> addresses;
+  for (const auto& own : servers) {
+    for (const auto& server : own) addresses.insert(server->address());
+  }
+  EXPECT_EQ(addresses.size(), std::size_t{kThreads} * kEach);
 }
 
 // C-035.
