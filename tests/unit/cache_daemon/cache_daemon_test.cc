@@ -2,6 +2,7 @@
 #include "engine_side/cache_daemon/cache_daemon.h"
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "tests/support/process_census.h"
@@ -175,6 +176,29 @@ TEST_F(HostTest, ADaemonOfAnotherModelIsRefusedAndBothAreNamed) {
   EXPECT_NE(engine.attached.status().message().find("OtherModel layers=9"), std::string::npos);
   EXPECT_NE(engine.attached.status().message().find("TestModel layers=1"), std::string::npos);
   EXPECT_FALSE(engine.replica->live());
+}
+
+// C-124.
+TEST_F(HostTest, AnEngineThatDiffersInAnyPartOfItsFingerprintIsRefusedAndBothAreSpelledOut) {
+  StartDaemon();
+  cache_->Publish(3);
+  const std::function<void(ArtifactFingerprint&)> others[] = {[](ArtifactFingerprint& f) { f.architecture += " tied"; },
+                                                              [](ArtifactFingerprint& f) { f.tensor = 1; },
+                                                              [](ArtifactFingerprint& f) { f.pipeline = 2; },
+                                                              [](ArtifactFingerprint& f) { f.expert_parallel = true; },
+                                                              [](ArtifactFingerprint& f) { f.dtype = "BF16"; },
+                                                              [](ArtifactFingerprint& f) { f.quantization = "fp8"; }};
+  for (const auto& differ : others) {
+    ArtifactFingerprint fingerprint = Fingerprint();
+    differ(fingerprint);
+
+    const Engine engine = Attached({.fingerprint = fingerprint});
+
+    EXPECT_EQ(engine.attached.status().reason(), "fingerprint_mismatch");
+    EXPECT_NE(engine.attached.status().message().find(fingerprint.ToString()), std::string::npos);
+    EXPECT_NE(engine.attached.status().message().find(Fingerprint().ToString()), std::string::npos);
+    EXPECT_FALSE(engine.replica->live());
+  }
 }
 
 TEST_F(HostTest, AnEngineThatFlipsInPlaceRefusesTheDaemonsMemory) {

@@ -227,6 +227,16 @@ TEST_F(RolloutServiceTest, EverythingThatARequestCanAskForReachesTheEngine) {
   EXPECT_EQ(engine_.request(0), asked);
 }
 
+// C-007: nothing that would end or cut short a request at a flip is asked for by asking for tokens.
+TEST_F(RolloutServiceTest, ARequestThatNamesNoPolicyIsLeftToTheEngines) {
+  const std::jthread decode([&] { engine_.Sink(0).OnFinish(FinishReason::kLength, OkStatus()); });
+
+  ASSERT_TRUE(client_->Generate({.prompt = {1}}, Patience()).ok());
+
+  EXPECT_EQ(engine_.request(0).kv_policy, std::nullopt);
+  EXPECT_EQ(engine_.request(0).max_staleness, std::nullopt);
+}
+
 TEST_F(RolloutServiceTest, AClientThatDoesNotNameItselfIsItsConnection) {
   const std::jthread decode([&] {
     for (const std::size_t i : {0, 1, 2}) engine_.Sink(i).OnFinish(FinishReason::kLength, OkStatus());

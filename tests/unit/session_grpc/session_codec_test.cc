@@ -112,6 +112,22 @@ TEST(SessionCodecTest, MessagesOfATrainerGroupKeepWhatTheySay) {
   EXPECT_EQ(outcome.replicas[1].flip.kv, (KvReport{1, 2, 3, 4, 5, 6, 7, {{"images", 8, 9}}}));
 }
 
+// C-007.
+TEST(SessionCodecTest, AnOfferThatDoesNotAskForItTakesNobodysPlaceAndStartsNoRun) {
+  v1::SessionMessage proto;
+  ASSERT_TRUE(proto.ParseFromString(EncodeSessionMessage(OneMessageOfEach()[2])));
+  proto.mutable_offer()->clear_take_over();
+  proto.mutable_offer()->mutable_manifest()->clear_new_run();
+
+  const Result<SessionMessage> decoded = DecodeSessionMessage(proto.SerializeAsString());
+
+  ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+  EXPECT_FALSE(std::get<Offer>(*decoded).take_over);
+  EXPECT_FALSE(std::get<Offer>(*decoded).manifest.new_run);
+  EXPECT_FALSE(Offer().take_over);
+  EXPECT_FALSE(Offer().manifest.new_run);
+}
+
 // C-047.
 TEST(SessionCodecTest, AFieldOutOfItsBoundsIsABadMessageThatNamesIt) {
   const auto all = OneMessageOfEach();
