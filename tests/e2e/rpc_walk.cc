@@ -1,8 +1,9 @@
-// rpc_walk DESCRIPTOR_SET ADDRESS: calls every RPC of every service that a server shows, and prints what came of it,
-// one JSON object a line: {"rpc":"/service/method","role":"read","code":"OK","reason":""}.
+// rpc_walk DESCRIPTOR_SET ADDRESS [ROUNDS]: calls every RPC of every service that a server shows, and prints what came
+// of it, one JSON object a line: {"rpc":"/service/method","role":"read","code":"OK","reason":""}.
 //
 // BASCULE_TOKEN is sent with the calls, BASCULE_WALK_TOKEN with the question which services there are. Each call sends
-// one empty message and is cancelled as soon as the server has let it in.
+// one empty message, or in each of ROUNDS one that makes no sense, and is cancelled as soon as the server has let it
+// in.
 #include <google/protobuf/descriptor.pb.h>
 #include <google/protobuf/unknown_field_set.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -12,6 +13,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <random>
 
 #include "base/grpc/grpc_channel.h"
 #include "base/grpc/grpc_status.h"
@@ -129,6 +131,23 @@ google::protobuf::FileDescriptorSet ReadProtos(const std::string& path) {
 
 using Services = std::map<std::string, std::vector<Rpc>>;
 
+// Fields of any number with values that few of them want, one within another, and every fourth message cut short.
+std::string Nonsense(std::mt19937_64& random, int depth = 0) {
+  constexpr std::uint64_t kValues[] = {0, 1, 77, (1ULL << 31) - 1, 1ULL << 31, 1ULL << 63, ~0ULL};
+  google::protobuf::UnknownFieldSet fields;
+  for (std::uint64_t left = random() % 6; left > 0; --left) {
+    const int number = 1 + static_cast<int>(random() % 16);
+    const std::uint64_t kind = random() % 4;
+    if (kind == 0) fields.AddFixed64(number, random());
+    if (kind == 1) fields.AddLengthDelimited(number, depth < 3 ? Nonsense(random, depth + 1) : "\xff\xfe no text");
+    if (kind > 1) fields.AddVarint(number, kValues[random() % std::size(kValues)]);
+  }
+  std::string bytes;
+  CHECK(fields.SerializeToString(&bytes));
+  if (depth == 0 && random() % 4 == 0) bytes.resize(random() % (bytes.size() + 1));
+  return bytes;
+}
+
 Services ServicesIn(const google::protobuf::FileDescriptorSet& protos) {
   Services services;
   for (const auto& file : protos.file()) {
@@ -145,17 +164,23 @@ Services ServicesIn(const google::protobuf::FileDescriptorSet& protos) {
   return services;
 }
 
-int Walk(const std::string& protos, const std::string& address) {
+void CallAndPrint(const std::shared_ptr<grpc::Channel>& channel, const Rpc& rpc, const std::string& message) {
+  std::string answer;
+  const Status status = FromGrpc(AnyCall(channel, rpc.path).Exchange(message, &answer));
+  std::printf("{\"rpc\":\"%s\",\"role\":\"%s\",\"code\":\"%s\",\"reason\":\"%s\"}\n", rpc.path.c_str(),
+              rpc.role.c_str(), std::string(StatusCodeName(status.code())).c_str(), status.reason().c_str());
+}
+
+int Walk(const std::string& protos, const std::string& address, int rounds) {
   const Services services = ServicesIn(ReadProtos(protos));
   const auto channel = ChannelWith(address, "BASCULE_TOKEN");
+  std::mt19937_64 random(47);
   for (const std::string& service : ServicesOf(address)) {
     const auto known = services.find(service);
     if (known == services.end()) return std::fprintf(stderr, "nothing is known of %s\n", service.c_str()), 1;
     for (const Rpc& rpc : known->second) {
-      std::string answer;
-      const Status status = FromGrpc(AnyCall(channel, rpc.path).Exchange("", &answer));
-      std::printf("{\"rpc\":\"%s\",\"role\":\"%s\",\"code\":\"%s\",\"reason\":\"%s\"}\n", rpc.path.c_str(),
-                  rpc.role.c_str(), std::string(StatusCodeName(status.code())).c_str(), status.reason().c_str());
+      if (rounds == 0) CallAndPrint(channel, rpc, "");
+      for (int round = 0; round < rounds; ++round) CallAndPrint(channel, rpc, Nonsense(random));
     }
   }
   return 0;
@@ -165,6 +190,6 @@ int Walk(const std::string& protos, const std::string& address) {
 }  // namespace bascule
 
 int main(int argc, char** argv) {
-  if (argc != 3) return std::fprintf(stderr, "usage: rpc_walk DESCRIPTOR_SET ADDRESS\n"), 2;
-  return bascule::Walk(argv[1], argv[2]);
+  if (argc < 3 || argc > 4) return std::fprintf(stderr, "usage: rpc_walk DESCRIPTOR_SET ADDRESS [ROUNDS]\n"), 2;
+  return bascule::Walk(argv[1], argv[2], argc == 4 ? std::atoi(argv[3]) : 0);
 }

@@ -6,6 +6,7 @@ import socket
 import unittest
 
 from bascule_program import EndToEndTest, checkpoint, run, scratch
+from test_tokens import walk
 
 LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 269060552\n".format("a" * 64)
 
@@ -236,6 +237,24 @@ class RefusedTest(EndToEndTest):
 
                 self.assert_fails(ended, 1, "bad_request")
         self.assertEqual(len(self.generate(self.engine, [129], "--max-new", 2)["tokens"]), 2)
+
+
+class NonsenseTest(EndToEndTest):
+    def test_calls_that_make_no_sense_are_answered_and_decoding_goes_on(self):
+        """C-047. Fields that nobody knows, numbers at the ends of their range, messages that are cut, to every RPC."""
+        asked = ("--tokens", "1,2,3", "--max-new", 3000)
+        engine = self.start_engine(checkpoint(), "--allow-root", scratch())
+        client = self.start("generate", engine.address, *asked, "--stream")
+        client.next()
+
+        calls = walk(engine.address, None, rounds=40)
+
+        self.assertGreater(len(calls), 400)
+        for call in calls:
+            self.assertTrue(call["code"] == "OK" or call["reason"], call)
+        self.assertEqual(client.finish().object["tokens"], self.run_ok("generate", engine.address, *asked).object["tokens"])
+        self.assertEqual(engine.status()["live"]["version"], 0)
+        self.publish_ok(checkpoint(version=2), engine)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """Names from outside: whatever a checkpoint calls its tensors, it is the same version; what is not clear is refused."""
 
 import itertools
+import json
 import shutil
 import unittest
 
 from bascule_program import EndToEndTest, checkpoint, run, scratch
+import fixtures
 import safetensors_io
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -95,6 +97,30 @@ class NamesTest(EndToEndTest):
         self.assertEqual(self.shard(path, "--ignore", "*down_prj*")[1].code, 0)
         self.assert_refused(path, "ignore_matches_nothing", "draft.*",
                             arguments=("--ignore", "*down_prj*", "--ignore", "draft.*"))  # fmt: skip
+
+    def test_what_a_pattern_leaves_out_takes_no_neighbour_of_its_file_along(self):
+        """C-026. Of three files the first and the last also hold a part of what is left out."""
+        draft = safetensors_io.Tensor("BF16", (64, 64), bytes(64 * 64 * 2))
+        tensors = safetensors_io.read_checkpoint(checkpoint("dense"))
+        path = scratch() / f"names-{next(NUMBERS)}"
+        path.mkdir()
+        shutil.copy(checkpoint("dense") / "config.json", path)
+        extra = {"draft.first.weight": draft, "mtp.last.weight": draft}
+        rows = [(n, t.dtype, t.shape, [t.data]) for n, t in sorted({**tensors, **extra}.items())]
+        rows.append(rows.pop(next(i for i, row in enumerate(rows) if row[0] == "mtp.last.weight")))
+        fixtures.write_sharded(path, rows, 3)
+        files = json.loads((path / "model.safetensors.index.json").read_text())["weight_map"]
+        self.assertEqual([len([f for f in files.values() if f == files[name]]) > 1 for name in extra], [True, True])
+        self.assertNotEqual(*(files[name] for name in extra))
+
+        self.assert_refused(path, "tensor_unexpected", *extra)
+        out, ended = self.shard(path, "--ignore", "draft.*", "--ignore", "mtp.*")
+
+        self.assertEqual(ended.code, 0, ended)
+        self.assertEqual(self.digest(out), self.digest(checkpoint("dense")))
+        engine = self.start_engine(checkpoint("dense", version=2))
+        self.publish_ok(path, engine, arguments=("--ignore", "draft.*", "--ignore", "mtp.*"))
+        self.assertEqual(engine.status()["live"]["digest"], self.digest(checkpoint("dense")))
 
 
 def turned(tensor):

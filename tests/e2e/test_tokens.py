@@ -32,13 +32,13 @@ def token_file():
     return path
 
 
-def walk(address, token):
-    """Every RPC of the server at `address`, called with `token`."""
+def walk(address, token, rounds=0):
+    """Every RPC of the server at `address`, called with `token`: with nothing, or with nonsense in each of `rounds`."""
     env = {key: value for key, value in os.environ.items() if key != "BASCULE_TOKEN"}
     env["BASCULE_WALK_TOKEN"] = TOKENS["all"]
     if token is not None:
         env["BASCULE_TOKEN"] = token
-    command = [os.environ["BASCULE_RPC_WALK"], os.environ["BASCULE_DESCRIPTORS"], address]
+    command = [os.environ["BASCULE_RPC_WALK"], os.environ["BASCULE_DESCRIPTORS"], address, str(rounds)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

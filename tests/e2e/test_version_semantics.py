@@ -1,9 +1,13 @@
 """Cases of stale caches and forgotten labels, from outside: what is reused, aborted and reported when versions change."""
 
 import itertools
+import shutil
+import struct
 import unittest
 
-from bascule_program import EndToEndTest, checkpoint
+from bascule_program import EndToEndTest, checkpoint, scratch
+import digest_oracle
+import safetensors_io
 
 PROMPT = [(7 * place + 3) % 128 for place in range(64)]  # four pages of key/value state
 
@@ -81,6 +85,45 @@ class LabelTest(EndToEndTest):
                     live = engine.status()["live"]
                     self.assertEqual((published["version"], live["version"]), (wanted, wanted))
                     self.assertEqual(live["digest"], digest)
+
+
+class RoundingTest(EndToEndTest):
+    NAME = "model.norm.weight"
+    # What a master in fp32 holds, and the same rounded to the nearest bf16, to even where two are as near.
+    MASTERS = [1.00390625, 1.01171875, 3.4e38, 1e-40, -0.0, float("inf"), 65504.0]
+    ROUNDED = [0x3F80, 0x3F82, 0x7F80, 0x0001, 0x8000, 0x7F80, 0x4780]
+    SIGNALLING_NAN, QUIET_NAN = 0x7F800001, 0x7FC0
+
+    def write(self, name, dtype, head):
+        """A checkpoint of `dtype` whose last norm begins with `head`."""
+        rows = []
+        for key, tensor in sorted(safetensors_io.read_checkpoint(checkpoint(dtype="F32")).items()):
+            stored, data = digest_oracle.convert(tensor.dtype, tensor.data, dtype)
+            rows.append((key, stored, tensor.shape, head + bytes(data)[len(head) :] if key == self.NAME else data))
+        out = scratch() / name
+        out.mkdir()
+        shutil.copy(checkpoint(dtype="F32") / "config.json", out)
+        safetensors_io.write_file(out / "model.safetensors", rows)
+        return out
+
+    def test_c074_masters_are_rounded_alike_on_every_route_and_as_ieee_has_it(self):
+        masters = struct.pack("<7f", *self.MASTERS) + struct.pack("<I", self.SIGNALLING_NAN)
+        source = self.write("masters", "keep", masters)
+        rounded = self.write("rounded", "bf16", struct.pack("<8H", *self.ROUNDED, self.QUIET_NAN))
+        digest = digest_oracle.version_digest(rounded)
+        engine = self.start_engine(checkpoint(), "--tp", 2, "--allow-root", source.parent)
+
+        for path, arguments in (
+            (source.name, ("--from-disk",)),
+            (source, ("--transport", "shm")),
+            (source, ("--transport", "grpc")),
+            (source, ("--transport", "shm", "--trainer-ranks", 3)),
+        ):
+            with self.subTest(arguments):
+                self.publish_ok(path, engine, arguments=arguments)
+                self.assertEqual(engine.status()["live"]["digest"], digest)
+        self.run_ok("shard", source, "--tp", 2, "--dtype", "bf16", "--out", scratch() / "sharded")
+        self.assertEqual(self.run_ok("digest", scratch() / "sharded").object["version_digest"], digest)
 
 
 if __name__ == "__main__":

@@ -72,6 +72,7 @@ TEST(LookUpTest, AnAddressInDigitsAsksNobodyAndGetsThePort) {
   }
 }
 
+// C-043.
 TEST(LookUpTest, EveryAddressOfANameIsFound) {
   const Resolver two = [](const std::string&, std::vector<SocketAddress>& found) {
     return ResolveBySystem("127.0.0.1", found) + ResolveBySystem("::1", found);
