@@ -42,6 +42,17 @@ bool IsIpv6(std::string_view host) {
   return inet_pton(AF_INET6, std::string(host.substr(0, percent)).c_str(), &parsed) == 1;
 }
 
+// The one spelling of an address in digits, of all that a resolver takes: "0" is 0.0.0.0 and "::0" is "::", so that
+// none of them passes for another. Names, and addresses with a zone, stay.
+std::string InOneSpelling(const std::string& host) {
+  in_addr v4;
+  in6_addr v6;
+  char text[INET6_ADDRSTRLEN];
+  if (inet_aton(host.c_str(), &v4) != 0) return inet_ntop(AF_INET, &v4, text, sizeof text);
+  if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) return inet_ntop(AF_INET6, &v6, text, sizeof text);
+  return host;
+}
+
 }  // namespace
 
 Result<NetAddress> NetAddress::Parse(const std::string& text) {
@@ -68,6 +79,7 @@ Result<NetAddress> NetAddress::Parse(const std::string& text) {
     return BadAddress(text, "a host has letters, digits, '.', '-' and '_'");
   }
   if (address.host.empty()) return BadAddress(text, "no host");
+  address.host = InOneSpelling(address.host);
   return address;
 }
 
