@@ -27,6 +27,7 @@ constexpr std::array kFailures = {
     FailureReason{kNotFound, "daemon_absent", "there is no socket of a cache daemon at the path"},
     FailureReason{kDeadlineExceeded, "deadline", "the session's time is over, or a wait's"},
     FailureReason{kResourceExhausted, "descriptors", "the process may open no more files and sockets"},
+    FailureReason{kDeadlineExceeded, "device_deadline", "work of a device did not end in time"},
     FailureReason{kResourceExhausted, "device_memory",
                   "memory of a device, or shared memory of the host, cannot be had"},
     FailureReason{kDataLoss, "digest_mismatch", "what lies in engine memory is not what the sender digested"},

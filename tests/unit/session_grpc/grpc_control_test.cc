@@ -84,24 +84,6 @@ TEST_F(GrpcControlTest, AnErrorTextOf64KiBTravelsWhole) {
 }
 
 // C-041.
-TEST_F(GrpcControlTest, AMessageOfTheBoundTravelsAndOneByteMoreIsRefused) {
-  Serve(Echo);
-  auto channel = Dial();
-  Abort abort{SessionId{1}, Status::DataLoss("reason", std::string(kMaxSessionMessageBytes - 100, 'x'))};
-  const std::size_t around = EncodeSessionMessage(abort).size() - abort.why.message().size();
-  for (const std::size_t bytes : {kMaxSessionMessageBytes - 1, kMaxSessionMessageBytes, kMaxSessionMessageBytes + 1}) {
-    abort.why = Status::DataLoss("reason", std::string(bytes - around, 'x'));
-    ASSERT_EQ(EncodeSessionMessage(abort).size(), bytes);
-
-    const Status sent = channel->Send(abort);
-
-    EXPECT_EQ(sent.reason(), bytes > kMaxSessionMessageBytes ? "bad_message" : "");
-    if (!sent.ok()) continue;
-    EXPECT_EQ(std::get<Abort>(*channel->Receive(Soon())).why, abort.why);
-  }
-}
-
-// C-041.
 TEST_F(GrpcControlTest, AMessageBeyondTheBoundIsRefusedBeforeItIsSent) {
   Serve(Echo);
   auto channel = Dial();

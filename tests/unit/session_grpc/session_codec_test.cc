@@ -112,6 +112,19 @@ TEST(SessionCodecTest, MessagesOfATrainerGroupKeepWhatTheySay) {
   EXPECT_EQ(outcome.replicas[1].flip.kv, (KvReport{1, 2, 3, 4, 5, 6, 7, {{"images", 8, 9}}}));
 }
 
+// C-041.
+TEST(SessionCodecTest, AMessageOfTheBoundIsReadAndOneByteMoreIsNot) {
+  Abort abort{SessionId{1}, Status::DataLoss("reason", std::string(kMaxSessionMessageBytes - 100, 'x'))};
+  const std::size_t around = EncodeSessionMessage(abort).size() - abort.why.message().size();
+  for (const std::size_t bytes : {kMaxSessionMessageBytes - 1, kMaxSessionMessageBytes, kMaxSessionMessageBytes + 1}) {
+    abort.why = Status::DataLoss("reason", std::string(bytes - around, 'x'));
+    const std::string encoded = EncodeSessionMessage(abort);
+    ASSERT_EQ(encoded.size(), bytes);
+
+    EXPECT_EQ(DecodeSessionMessage(encoded).ok(), bytes <= kMaxSessionMessageBytes) << bytes;
+  }
+}
+
 // C-007.
 TEST(SessionCodecTest, AnOfferThatDoesNotAskForItTakesNobodysPlaceAndStartsNoRun) {
   v1::SessionMessage proto;
