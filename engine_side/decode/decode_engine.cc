@@ -5,10 +5,12 @@
 #include <list>
 #include <utility>
 
+#include "base/log.h"
 #include "base/mutex.h"
 #include "base/thread_priority.h"
 #include "base/worker.h"
-#include "engine_side/decode/decoder.h"
+#include "engine_side/decode/device_decoder.h"
+#include "engine_side/decode/host_decoder.h"
 #include "engine_side/decode/kv_cache.h"
 #include "engine_side/decode/options_check.h"
 #include "engine_side/decode/scheduler.h"
@@ -46,13 +48,17 @@ WeightType WeightTypeOf(DType dtype) { return dtype == DType::kBf16 ? WeightType
 
 class Engine final : public DecodeEngine {
  public:
-  Engine(const DecodeOptions& options, std::unique_ptr<KvCache> cache, std::unique_ptr<Decoder> decoder)
+  // `cache` is the host decoder's; a device's state is its decoder's own.
+  Engine(const DecodeOptions& options, std::int64_t kv_pages, std::unique_ptr<KvCache> cache,
+         std::unique_ptr<Decoder> decoder)
       : clock_(*options.clock),
         caches_(options.caches),
         kv_policy_(options.kv_policy),
         drains_(options.drains),
         cores_(options.cores),
         staging_(options.staging),
+        device_(options.devices.Name()),
+        kv_pages_(kv_pages),
         cache_(std::move(cache)),
         decoder_(std::move(decoder)),
         scheduler_({.vocabulary = options.config.vocabulary,
@@ -61,8 +67,8 @@ class Engine final : public DecodeEngine {
                     .max_waiting = options.max_waiting,
                     .max_waiting_tokens = options.max_waiting_tokens,
                     .max_step_tokens = options.max_step_tokens,
-                    .kv_pages = cache_->pages(),
-                    .page_tokens = cache_->page_tokens(),
+                    .kv_pages = kv_pages,
+                    .page_tokens = options.page_tokens,
                     .kv_policy = options.kv_policy,
                     .time_limit = options.time_limit}) {}
   ~Engine() override { Stop(); }
@@ -90,7 +96,8 @@ class Engine final : public DecodeEngine {
   void Run();
   bool AwaitWork() EXCLUDES(mu_);
   void RunStep() EXCLUDES(mu_);
-  std::vector<std::optional<SampledToken>> Compute(Scheduler::Step step);
+  Result<Decoder::Draws> Compute(Scheduler::Step step);
+  void FailStep(const Status& why, std::vector<Delivery>& deliveries) REQUIRES(mu_);
   void Deliver(const std::vector<Delivery>& deliveries) EXCLUDES(mu_);
   SafePointCall* DueCall() REQUIRES(mu_);
   void RunCritical(SafePointCall& call) REQUIRES(mu_);
@@ -104,7 +111,9 @@ class Engine final : public DecodeEngine {
   const bool drains_;
   const std::vector<int> cores_;
   StagingThrottle* const staging_;  // may be null
-  const std::unique_ptr<KvCache> cache_;
+  const std::string device_;
+  const std::int64_t kv_pages_;
+  const std::unique_ptr<KvCache> cache_;  // may be null
   const std::unique_ptr<Decoder> decoder_;
   AcquireStepWeights acquire_;  // Set before started_, constant after.
 
@@ -120,6 +129,7 @@ class Engine final : public DecodeEngine {
   bool critical_running_ GUARDED_BY(mu_) = false;  // no step begins and no other critical section
   std::uint64_t steps_ GUARDED_BY(mu_) = 0;
   std::uint64_t last_id_ GUARDED_BY(mu_) = 0;
+  Status broken_ GUARDED_BY(mu_);  // Decoder::health
 
   Worker thread_;
 };
@@ -150,6 +160,7 @@ Result<std::uint64_t> Engine::Submit(GenerateRequest request, std::shared_ptr<Ge
   if (acquire_() == nullptr) return Status::Unavailable("nothing_live", "no version has been committed");
   MutexLock lock(mu_);
   if (stopping_) return Status::Unavailable("engine_stopping");
+  if (!broken_.ok()) return Status::Unavailable(broken_.reason(), broken_.message());
   RETURN_IF_ERROR(scheduler_.Submit(last_id_ + 1, std::move(request), std::move(sink), clock_.Now()));
   changed_.NotifyAll();
   return ++last_id_;
@@ -166,12 +177,13 @@ DecodeStatus Engine::status() const {
   return {.running = scheduler_.running(),
           .waiting = scheduler_.waiting(),
           .kv_pages_used = scheduler_.pages_used(),
-          .kv_pages_total = cache_->pages(),
+          .kv_pages_total = kv_pages_,
           .prefix_entries = scheduler_.prefix_entries(),
           .kv_policy = kv_policy_,
           .flip_gaps = scheduler_.flip_gaps(),
           .steps = steps_,
-          .tokens = scheduler_.tokens()};
+          .tokens = scheduler_.tokens(),
+          .device = device_};
 }
 
 void Engine::Stop() {
@@ -230,11 +242,15 @@ void Engine::RunStep() {
   const TimePoint began = clock_.Now();
   const std::int64_t rows = DecodingRows(step);
   const bool computes = std::ranges::any_of(step.passes, [](const auto& pass) { return !pass.rows.empty(); });
-  const auto sampled = Compute(std::move(step));
+  const Result<Decoder::Draws> sampled = Compute(std::move(step));
   if (staging_ != nullptr && rows > 0) staging_->StepTook(rows, clock_.Now() - began);
   {
     MutexLock lock(mu_);
-    scheduler_.FinishStep(sampled, clock_.Now(), deliveries);
+    if (sampled.ok()) {
+      scheduler_.FinishStep(*sampled, clock_.Now(), deliveries);
+    } else {
+      FailStep(sampled.status(), deliveries);
+    }
     if (computes) ++steps_;
     stepping_ = false;
     changed_.NotifyAll();
@@ -243,15 +259,27 @@ void Engine::RunStep() {
 }
 
 // Answers the wishes of all passes, in order.
-std::vector<std::optional<SampledToken>> Engine::Compute(Scheduler::Step step) {
-  for (const PageCopy& copy : step.copies) cache_->CopyPage(copy.from, copy.to);
-  std::vector<std::optional<SampledToken>> answers;
+Result<Decoder::Draws> Engine::Compute(Scheduler::Step step) {
+  Decoder::Draws answers;
+  RETURN_IF_ERROR(decoder_->CopyPages(step.copies));
   for (Scheduler::Pass& pass : step.passes) {
-    if (!pass.rows.empty()) decoder_->Forward(pass.rows, *pass.weights);
-    pass.weights.reset();  // a session may be waiting for the lease
-    std::ranges::move(decoder_->Sample(pass.wishes), std::back_inserter(answers));
+    if (pass.rows.empty()) {
+      pass.weights.reset();  // a session may be waiting for the lease
+      continue;
+    }
+    ASSIGN_OR_RETURN(Decoder::Draws draws, decoder_->Step(pass.rows, pass.wishes, std::move(pass.weights)));
+    std::ranges::move(draws, std::back_inserter(answers));
   }
   return answers;
+}
+
+// A device that can go on takes the next requests; one that cannot takes none any more.
+void Engine::FailStep(const Status& why, std::vector<Delivery>& deliveries) {
+  LogWarn("step_failed", "reason={} message={}", why.reason(), why.message());
+  broken_ = decoder_->health();
+  if (broken_.ok()) return scheduler_.FailStep(why, deliveries);
+  LogError("decoder_broken", "reason={} message={}", broken_.reason(), broken_.message());
+  scheduler_.FinishAll(FinishReason::kFailed, broken_, deliveries);
 }
 
 void Engine::Deliver(const std::vector<Delivery>& deliveries) {
@@ -369,22 +397,29 @@ Result<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(DecodeOptions options
                          .head_size = config.head_size,
                          .page_tokens = options.page_tokens,
                          .ranks = shape.ranks};
-  ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache, KvCache::Create(kv_shape, KvPageCount(options, kv_shape)));
+  const std::int64_t pages = KvPageCount(options, kv_shape);
   std::vector<WeightType> weight_types;
   for (const DType dtype : options.dtypes) weight_types.push_back(WeightTypeOf(dtype));
-  ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder,
-                   Decoder::Create({.config = config,
-                                    .tensors = options.tensors,
-                                    .shape = shape,
-                                    .weight_type = WeightTypeOf(options.dtype),
-                                    .weight_types = std::move(weight_types),
-                                    .threads = options.threads,
-                                    .max_rows = options.max_step_tokens,
-                                    .max_logits = std::min(options.max_running, options.max_step_tokens),
-                                    .cores = options.cores,
-                                    .fast = options.fast},
-                                   *cache));
-  return std::unique_ptr<DecodeEngine>(new Engine(options, std::move(cache), std::move(decoder)));
+  DecoderOptions decoder_options{.config = config,
+                                 .tensors = options.tensors,
+                                 .shape = shape,
+                                 .weight_type = WeightTypeOf(options.dtype),
+                                 .weight_types = std::move(weight_types),
+                                 .threads = options.threads,
+                                 .max_rows = options.max_step_tokens,
+                                 .max_logits = std::min(options.max_running, options.max_step_tokens),
+                                 .cores = options.cores,
+                                 .fast = options.fast};
+  std::unique_ptr<KvCache> cache;
+  std::unique_ptr<Decoder> decoder;
+  if (options.devices.empty()) {
+    ASSIGN_OR_RETURN(cache, KvCache::Create(kv_shape, pages));
+    ASSIGN_OR_RETURN(decoder, HostDecoder::Create(std::move(decoder_options), *cache));
+  } else {
+    ASSIGN_OR_RETURN(
+        decoder, DeviceDecoder::Create(std::move(decoder_options), options.devices, kv_shape, pages, *options.clock));
+  }
+  return std::unique_ptr<DecodeEngine>(new Engine(options, pages, std::move(cache), std::move(decoder)));
 }
 
 }  // namespace bascule

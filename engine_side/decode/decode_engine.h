@@ -17,6 +17,11 @@
 // with enough rows at once are a library's, within the bound of kernels/fast_gemm.h; results then depend on what else
 // is in a step, and all that is promised "to the bit" is promised within that bound.
 //
+// On devices (DecodeOptions::devices) the promise is another one, of engine_side/decode/device_decoder.h: the same
+// steps give the same bits, and results are the exact ones within the bound of kernels/gemm_device.h. A device that
+// fails at a step ends the requests that run, with kFailed and its reason (device/device.h); once it is lost, or takes
+// longer than DecodeDevices::step_deadline, every request ends so and no further one is taken.
+//
 // Thread-safety: thread-safe.
 #pragma once
 
@@ -31,6 +36,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "engine_side/cache_registry.h"
+#include "engine_side/decode/decode_devices.h"
 #include "engine_side/engine_hooks.h"
 #include "engine_side/latency_histogram.h"
 #include "engine_side/staging_throttle.h"
@@ -104,7 +110,7 @@ struct PromptReport {
 
 // kTooStale: see GenerateRequest::max_staleness. kCancelled: by Cancel, or because the engine stops
 // ("engine_stopping"), the time limit is over ("deadline"), or its sink is full ("slow_reader"). kFailed: the weights
-// gave logits that are not finite ("logits_not_finite"), or are gone ("nothing_live").
+// gave logits that are not finite ("logits_not_finite"), or are gone ("nothing_live"); or a device failed.
 enum class FinishReason { kLength, kStop, kAbortedByFlip, kTooStale, kCancelled, kFailed };
 // "length" "stop" "aborted_by_flip" "too_stale" "cancelled" "failed"
 std::string_view FinishName(FinishReason reason);
@@ -140,6 +146,7 @@ struct DecodeOptions {
   std::vector<int> cores = {};                  // that decoding keeps to; none: any
   StagingThrottle* staging = nullptr;           // told how long steps take; borrowed, null: nobody
   FastGemm* fast = nullptr;                     // numerics "fast"; borrowed, null: "exact"
+  DecodeDevices devices = {};                   // one a rank, where weights and KV state then lie; none: the host
   Clock* clock = &Clock::Real();
 };
 
@@ -150,6 +157,7 @@ struct DecodeStatus {
   KvPolicy kv_policy = KvPolicy::kRecompute;           // the default
   LatencyHistogram flip_gaps;                          // between two tokens of a request where a flip lay
   std::uint64_t steps = 0, tokens = 0;                 // since start
+  std::string device = "cpu";                          // DecodeDevices::Name
 };
 
 // As EngineHooks: while requests run, `critical` runs on the scheduler thread between two steps, otherwise at once on
@@ -161,7 +169,7 @@ class DecodeEngine : public EngineHooks {
  public:
   // Leases come from `acquire_live` (WeightReceiver::AcquireLive); an empty lease means that nothing is live yet.
   //
-  // InvalidArgument "bad_options"; ResourceExhausted "kv_memory"
+  // InvalidArgument "bad_options"; ResourceExhausted "kv_memory"; as DeviceDecoder::Create
   static Result<std::unique_ptr<DecodeEngine>> Create(DecodeOptions options);
   // Once. Starts the scheduler. Until then nothing decodes and every moment is a safe point.
   virtual void Start(std::function<WeightLease()> acquire_live) = 0;
@@ -173,7 +181,7 @@ class DecodeEngine : public EngineHooks {
   //                                   nothing to generate, sampling options outside their bounds
   // ResourceExhausted "queue_full" | "request_too_large" (more KV pages than there are)
   // FailedPrecondition "drain_needs_shadow"  flips are in place
-  // Unavailable       "nothing_live" | "engine_stopping"
+  // Unavailable       "nothing_live" | "engine_stopping"; the reason for which a device was given up
   virtual Result<std::uint64_t> Submit(GenerateRequest request, std::shared_ptr<GenerateSink> sink) = 0;
   // The request ends with kCancelled before its next step. Unknown ids are ignored.
   virtual void Cancel(std::uint64_t request) = 0;

@@ -37,17 +37,22 @@ void KvCache::CopyPage(std::int32_t from, std::int32_t to) {
   for (FloatBuffer& pool : pools_) std::copy_n(pool.data() + from * floats, floats, pool.data() + to * floats);
 }
 
-KvHeadView KvCache::Head(int rank, std::int64_t layer, std::int64_t kv_head, const std::int32_t* pages) {
-  const std::int64_t key_floats = shape_.page_tokens * shape_.head_size;
-  const std::int64_t head_floats = key_floats + shape_.page_tokens * PaddedHead(shape_.head_size);
-  const std::int64_t offset = (layer * shape_.kv_heads + kv_head) * head_floats;
-  return {.pool = pools_[static_cast<std::size_t>(rank)].data(),
-          .pages = pages,
-          .page_floats = shape_.layers * shape_.kv_heads * head_floats,
-          .page_tokens = shape_.page_tokens,
+KvHeadView KvHeadOf(const KvShape& shape, std::int64_t layer, std::int64_t kv_head) {
+  const std::int64_t key_floats = shape.page_tokens * shape.head_size;
+  const std::int64_t head_floats = key_floats + shape.page_tokens * PaddedHead(shape.head_size);
+  const std::int64_t offset = (layer * shape.kv_heads + kv_head) * head_floats;
+  return {.page_floats = shape.layers * shape.kv_heads * head_floats,
+          .page_tokens = shape.page_tokens,
           .key_offset = offset,
           .value_offset = offset + key_floats,
-          .head_size = shape_.head_size};
+          .head_size = shape.head_size};
+}
+
+KvHeadView KvCache::Head(int rank, std::int64_t layer, std::int64_t kv_head, const std::int32_t* pages) {
+  KvHeadView head = KvHeadOf(shape_, layer, kv_head);
+  head.pool = pools_[static_cast<std::size_t>(rank)].data();
+  head.pages = pages;
+  return head;
 }
 
 }  // namespace bascule

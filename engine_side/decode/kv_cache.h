@@ -26,6 +26,9 @@ struct KvShape {
   std::optional<std::int64_t> PageFloats() const;
 };
 
+// Where the state of one KV head of one layer lies within a page; neither pool nor pages.
+KvHeadView KvHeadOf(const KvShape& shape, std::int64_t layer, std::int64_t kv_head);
+
 class KvCache {
  public:
   // ResourceExhausted "kv_memory"

@@ -45,6 +45,9 @@ Status CheckOptions(const DecodeOptions& options) {
     return bad(fmt::format("threads={} kv_pages={} max_running={} max_waiting={} max_step_tokens={}", options.threads,
                            options.kv_pages, options.max_running, options.max_waiting, options.max_step_tokens));
   }
+  if (!options.devices.empty() && std::ssize(options.devices.devices) != options.ranks) {
+    return bad(fmt::format("devices={} ranks={}: one for each", options.devices.devices.size(), options.ranks));
+  }
   return CheckCores(options.cores);
 }
 

@@ -24,12 +24,6 @@ constexpr std::int64_t kRangeOutputsMultiple = 12;    // whole register tiles
 constexpr std::int64_t kFastRangeOutputs = 256, kFastRangeMultiple = 64;
 constexpr double kFastMultiplyAddNs = 1.0 / 250;
 
-std::vector<double> FrequenciesOf(const ModelConfig& config) {
-  std::vector<double> frequencies = RopeFrequencies(config.rope_theta, config.head_size);
-  if (config.rope_scaling == "llama3") StretchFrequencies(config.rope_stretch, frequencies);
-  return frequencies;
-}
-
 std::int64_t RoundUp(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 WeightView AsWeights(const float* x) { return {reinterpret_cast<const std::byte*>(x), WeightType::kF32}; }
@@ -63,11 +57,9 @@ Result<std::unique_ptr<RankDecoder>> RankDecoder::Create(const DecoderOptions& o
 }
 
 RankDecoder::RankDecoder(const DecoderOptions& options, int rank, SharedActivations& shared, KvCache& cache)
-    : config_(options.config),
-      tensors_(options.tensors),
+    : options_(options),
+      config_(options.config),
       shape_(options.shape),
-      weight_type_(options.weight_type),
-      weight_types_(options.weight_types),
       max_rows_(options.max_rows),
       max_logits_(options.max_logits),
       rank_(rank),
@@ -75,8 +67,7 @@ RankDecoder::RankDecoder(const DecoderOptions& options, int rank, SharedActivati
       fast_(options.fast),
       shared_(shared),
       cache_(cache),
-      workers_(std::max(1, options.threads / options.shape.ranks), options.cores),
-      layers_(static_cast<std::size_t>(config_.layers)) {}
+      workers_(std::max(1, options.threads / options.shape.ranks), options.cores) {}
 
 Status RankDecoder::Allocate() {
   const std::int64_t rows = RowsComputed(max_rows_), widest = std::max(shape_.query_size, shape_.ffn);
@@ -89,43 +80,13 @@ Status RankDecoder::Allocate() {
   return OkStatus();
 }
 
-void RankDecoder::Resolve(const StepWeights& weights) {
-  const auto view = [&](int tensor, std::int64_t elements) {
-    if (tensor < 0) return WeightView{};
-    const std::span<const std::byte> bytes = weights.Tensor(rank_, tensor);
-    const WeightView found{bytes.data(),
-                           weight_types_.empty() ? weight_type_ : weight_types_.at(static_cast<std::size_t>(tensor))};
-    CHECK(static_cast<std::int64_t>(bytes.size()) >= elements * found.item_bytes());
-    return found;
-  };
-  const std::int64_t hidden = config_.hidden;
-  embedding_ = view(tensors_.embedding, shape_.vocabulary * hidden);
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    const EngineLayerTensors& layer = tensors_.layers[i];
-    layers_[i] = {.input_norm = view(layer.input_norm, hidden),
-                  .qkv = view(layer.qkv, shape_.qkv_size() * hidden),
-                  .qkv_bias = view(layer.qkv_bias, shape_.qkv_size()),
-                  .q_norm = view(layer.q_norm, config_.head_size),
-                  .k_norm = view(layer.k_norm, config_.head_size),
-                  .out = view(layer.out, hidden * shape_.query_size),
-                  .out_bias = view(layer.out_bias, hidden),
-                  .post_attention_norm = view(layer.post_attention_norm, hidden),
-                  .gate_up = view(layer.gate_up, 2 * shape_.ffn * hidden),
-                  .gate_up_bias = view(layer.gate_up_bias, 2 * shape_.ffn),
-                  .down = view(layer.down, hidden * shape_.ffn),
-                  .down_bias = view(layer.down_bias, hidden)};
-  }
-  final_norm_ = view(tensors_.final_norm, hidden);
-  head_ = view(tensors_.head, shape_.vocabulary * hidden);
-}
-
 void RankDecoder::Begin(Rows rows, const StepWeights& weights) {
-  Resolve(weights);
+  weights_ = RankWeights::Of(options_, rank_, weights);
   const std::int64_t first = rank_ * shape_.vocabulary;
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const std::int64_t token = rows[r].token - first;
     if (token < 0 || token >= shape_.vocabulary) continue;
-    WidenOnHost(embedding_, token * config_.hidden, config_.hidden, Residual(static_cast<std::int64_t>(r)));
+    WidenOnHost(weights_.embedding, token * config_.hidden, config_.hidden, Residual(static_cast<std::int64_t>(r)));
   }
   const std::int64_t half = config_.head_size / 2;
   const Range own = Own(static_cast<std::int64_t>(rows.size()));
@@ -241,11 +202,11 @@ void RankDecoder::FeedForward(std::int64_t layer, Rows rows) {
 void RankDecoder::PrepareLogits(Rows rows) {
   const Range own = Own(static_cast<std::int64_t>(rows.size()));
   AddProductsToOwn(static_cast<std::int64_t>(rows.size()), Layer(config_.layers - 1).down_bias);
-  const bool fast = Fast(std::ranges::count_if(rows, &StepRow::wants_logits), head_);
+  const bool fast = Fast(std::ranges::count_if(rows, &StepRow::wants_logits), weights_.head);
   std::int64_t packed_row = 0;
   for (std::int64_t row = 0; row < own.end; ++row) {
     if (!rows[static_cast<std::size_t>(row)].wants_logits) continue;
-    if (row >= own.begin) NormAndPack(fast, row, packed_row, final_norm_);
+    if (row >= own.begin) NormAndPack(fast, row, packed_row, weights_.final_norm);
     ++packed_row;
   }
 }
@@ -256,7 +217,7 @@ void RankDecoder::Logits(Rows rows) {
   const std::int64_t first = rank_ * shape_.vocabulary;
   const std::int64_t outputs = std::min(shape_.vocabulary, config_.vocabulary - first);
   if (wanted == 0 || outputs <= 0) return;  // the last ranks may hold padding only
-  Multiply(shared_.packed.data(), head_, wanted, config_.hidden, outputs, shared_.logits.data() + first,
+  Multiply(shared_.packed.data(), weights_.head, wanted, config_.hidden, outputs, shared_.logits.data() + first,
            config_.vocabulary, /*accumulate=*/false);
 }
 

@@ -22,9 +22,11 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine_side/decode/decoder.h"
 #include "engine_side/decode/float_buffer.h"
 #include "engine_side/decode/kv_cache.h"
 #include "engine_side/decode/rank_shape.h"
+#include "engine_side/decode/rank_weights.h"
 #include "engine_side/decode/step.h"
 #include "engine_side/decode/step_weights.h"
 #include "engine_side/decode/step_workers.h"
@@ -36,19 +38,6 @@
 #include "model/model_config.h"
 
 namespace bascule {
-
-struct DecoderOptions {
-  ModelConfig config;
-  EngineTensors tensors;
-  RankShape shape;
-  WeightType weight_type = WeightType::kBf16;
-  std::vector<WeightType> weight_types;  // of each tensor of an engine rank; empty: all are `weight_type`
-  int threads = 1;                       // of all ranks together
-  std::int64_t max_rows = 0;             // of one step
-  std::int64_t max_logits = 0;           // rows of one step that want logits
-  std::vector<int> cores = {};           // that the threads keep to, if any
-  FastGemm* fast = nullptr;              // for products of enough rows with bf16 weights; borrowed, null: none
-};
 
 // What all ranks read and each writes in part: a row a token.
 struct SharedActivations {
@@ -91,11 +80,6 @@ class RankDecoder {
   void Sample(std::span<const SampleWish> wishes, std::span<std::optional<SampledToken>> tokens);
 
  private:
-  // Biases and norms that the model lacks have no data.
-  struct LayerWeights {
-    WeightView input_norm, qkv, qkv_bias, q_norm, k_norm, out, out_bias;
-    WeightView post_attention_norm, gate_up, gate_up_bias, down, down_bias;
-  };
   struct Range {
     std::int64_t begin = 0, end = 0;
     std::int64_t size() const { return end - begin; }
@@ -107,9 +91,8 @@ class RankDecoder {
   Range Own(std::int64_t count) const { return {count * rank_ / shape_.ranks, count * (rank_ + 1) / shape_.ranks}; }
   float* Residual(std::int64_t row) { return shared_.residual.data() + row * config_.hidden; }
 
-  LayerWeights& Layer(std::int64_t layer) { return layers_[static_cast<std::size_t>(layer)]; }
+  LayerWeights& Layer(std::int64_t layer) { return weights_.layers[static_cast<std::size_t>(layer)]; }
 
-  void Resolve(const StepWeights& weights);
   void RotateAndStore(std::int64_t layer, Rows rows);
   void RotateAndStoreRow(std::int64_t layer, const StepRow& at, std::int64_t row);
   void AttendToCache(std::int64_t layer, Rows rows);
@@ -135,11 +118,9 @@ class RankDecoder {
   void Multiply(const float* packed, WeightView w, std::int64_t rows, std::int64_t k, std::int64_t outputs, float* y,
                 std::int64_t y_stride, bool accumulate);
 
+  const DecoderOptions& options_;
   const ModelConfig& config_;
-  const EngineTensors& tensors_;
   const RankShape shape_;
-  const WeightType weight_type_;
-  const std::vector<WeightType> weight_types_;
   const std::int64_t max_rows_, max_logits_;
   const int rank_;
   const std::vector<double> rope_frequencies_;
@@ -148,9 +129,7 @@ class RankDecoder {
   KvCache& cache_;
   StepWorkers workers_;
 
-  // Resolved anew in each step.
-  std::vector<LayerWeights> layers_;
-  WeightView embedding_, final_norm_, head_;
+  RankWeights weights_;  // anew in each step
 
   // Activations of this rank, a row a token.
   FloatBuffer qkv_, attended_, gate_up_, packed_;

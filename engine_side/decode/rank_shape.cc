@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "kernels/rope.h"
+
 namespace bascule {
 namespace {
 
@@ -26,6 +28,12 @@ Result<RankShape> RankShapeOf(const ModelConfig& config, const EngineTensors& te
   shape.query_size = shape.query_heads * config.head_size;
   shape.kv_size = shape.kv_heads * config.head_size;
   return shape;
+}
+
+std::vector<double> FrequenciesOf(const ModelConfig& config) {
+  std::vector<double> frequencies = RopeFrequencies(config.rope_theta, config.head_size);
+  if (config.rope_scaling == "llama3") StretchFrequencies(config.rope_stretch, frequencies);
+  return frequencies;
 }
 
 }  // namespace bascule

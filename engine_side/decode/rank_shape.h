@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/status.h"
 #include "model/engine_layout.h"
@@ -26,5 +27,8 @@ struct RankShape {
 
 // InvalidArgument "bad_options"  a size that the ranks cannot share evenly, with the numbers
 Result<RankShape> RankShapeOf(const ModelConfig& config, const EngineTensors& tensors, int ranks);
+
+// By which a model rotates queries and keys (kernels/rope.h).
+std::vector<double> FrequenciesOf(const ModelConfig& config);
 
 }  // namespace bascule

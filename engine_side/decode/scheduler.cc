@@ -247,6 +247,16 @@ void Scheduler::FinishStep(const std::vector<std::optional<SampledToken>>& sampl
   std::erase_if(running_, [](const auto& request) { return request->sink == nullptr; });
 }
 
+void Scheduler::FailStep(const Status& why, std::vector<Delivery>& deliveries) {
+  for (const auto& request : running_) {
+    request->rows = 0;
+    request->kv.StopSharing();
+    Finish(*request, FinishReason::kFailed, why, deliveries);
+  }
+  running_.clear();
+  under_way_.clear();
+}
+
 void Scheduler::TakeSampled(const Wisher& wisher, const WeightVersion& version,
                             const std::optional<SampledToken>& sampled, TimePoint now,
                             std::vector<Delivery>& deliveries) {

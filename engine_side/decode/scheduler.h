@@ -98,6 +98,9 @@ class Scheduler {
   void FinishStep(const std::vector<std::optional<SampledToken>>& sampled, TimePoint now,
                   std::vector<Delivery>& deliveries);
 
+  // The step begun last has failed: every request that runs ends, and what it has of state is shared with none.
+  void FailStep(const Status& why, std::vector<Delivery>& deliveries);
+
   // The live version changes to `live`: decides what becomes of every running request. O(requests); pages come back
   // with the next BeginStep.
   KvReport Invalidate(const WeightVersion& live);

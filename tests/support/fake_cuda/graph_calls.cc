@@ -16,8 +16,9 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const cudaError_t ended = Captures::Get().End(stream, graph);  // in any case
   FAKE_CUDA_CALL();
-  return Remember(Captures::Get().End(stream, graph));
+  return Remember(ended);
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* graph, cudaGraph_t from, unsigned long long) {

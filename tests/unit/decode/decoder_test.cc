@@ -1,5 +1,5 @@
 // Decoder and scheduler together, step by step and without threads of their own: right, and exact to the bit.
-#include "engine_side/decode/decoder.h"
+#include "engine_side/decode/host_decoder.h"
 
 #include <gtest/gtest.h>
 
@@ -43,14 +43,14 @@ class Bench {
       : rank_shape_(*RankShapeOf(config, tensors, shape.ranks)),
         cache_(*KvCache::Create({config.layers, rank_shape_.kv_heads, config.head_size, shape.page_tokens, shape.ranks},
                                 1024)),
-        decoder_(*Decoder::Create({.config = config,
-                                   .tensors = tensors,
-                                   .shape = rank_shape_,
-                                   .weight_type = type,
-                                   .threads = shape.threads,
-                                   .max_rows = shape.max_step_tokens,
-                                   .max_logits = std::min(shape.max_step_tokens, shape.max_running)},
-                                  *cache_)),
+        decoder_(*HostDecoder::Create({.config = config,
+                                       .tensors = tensors,
+                                       .shape = rank_shape_,
+                                       .weight_type = type,
+                                       .threads = shape.threads,
+                                       .max_rows = shape.max_step_tokens,
+                                       .max_logits = std::min(shape.max_step_tokens, shape.max_running)},
+                                      *cache_)),
         scheduler_({.vocabulary = config.vocabulary,
                     .max_positions = config.max_positions,
                     .max_running = shape.max_running,
@@ -96,7 +96,7 @@ class Bench {
   using Owned = std::unique_ptr<T>;
   const RankShape rank_shape_;
   Owned<KvCache> cache_;
-  Owned<Decoder> decoder_;
+  Owned<HostDecoder> decoder_;
   Scheduler scheduler_;
   std::uint64_t last_id_ = 0;
 };
@@ -352,13 +352,13 @@ class RanksTest : public testing::TestWithParam<RankCase> {
     const RankShape shape = *RankShapeOf(config, weights.tensors(), ranks);
     const auto cache = *KvCache::Create({config.layers, shape.kv_heads, config.head_size, 64, ranks}, 1);
     const auto count = static_cast<std::int64_t>(tokens.size());
-    const auto decoder = *Decoder::Create({.config = config,
-                                           .tensors = weights.tensors(),
-                                           .shape = shape,
-                                           .threads = threads,
-                                           .max_rows = count,
-                                           .max_logits = count},
-                                          *cache);
+    const auto decoder = *HostDecoder::Create({.config = config,
+                                               .tensors = weights.tensors(),
+                                               .shape = shape,
+                                               .threads = threads,
+                                               .max_rows = count,
+                                               .max_logits = count},
+                                              *cache);
     const std::vector<std::int32_t> pages = {0};
     std::vector<StepRow> rows;
     for (std::int64_t i = 0; i < count; ++i) {

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <random>
 
-#include "engine_side/decode/decoder.h"
+#include "engine_side/decode/host_decoder.h"
 #include "kernels/cast.h"
 #include "kernels/fast_gemm.h"
 #include "tests/unit/decode/reference_decoder.h"
@@ -64,15 +64,15 @@ class Sequence {
         weights_(Fuse(config, logical_, dtype, ranks), 1),
         shape_(*RankShapeOf(config, weights_.tensors(), ranks)),
         cache_(*KvCache::Create({config.layers, shape_.kv_heads, config.head_size, 64, ranks}, 1)),
-        decoder_(*Decoder::Create({.config = config,
-                                   .tensors = weights_.tensors(),
-                                   .shape = shape_,
-                                   .weight_type = dtype == DType::kBf16 ? WeightType::kBf16 : WeightType::kF32,
-                                   .threads = 2,
-                                   .max_rows = kTokens,
-                                   .max_logits = kTokens,
-                                   .fast = fast},
-                                  *cache_)) {}
+        decoder_(*HostDecoder::Create({.config = config,
+                                       .tensors = weights_.tensors(),
+                                       .shape = shape_,
+                                       .weight_type = dtype == DType::kBf16 ? WeightType::kBf16 : WeightType::kF32,
+                                       .threads = 2,
+                                       .max_rows = kTokens,
+                                       .max_logits = kTokens,
+                                       .fast = fast},
+                                      *cache_)) {}
 
   // The log-probabilities that follow each of the next `count` tokens, which make one step.
   void Step(std::int64_t count) {
@@ -112,7 +112,7 @@ class Sequence {
   const PlainWeights weights_;
   const RankShape shape_;
   std::unique_ptr<KvCache> cache_;
-  std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<HostDecoder> decoder_;
   const std::vector<std::int32_t> pages_ = {0};
   std::int64_t at_ = 0;
   std::vector<std::vector<float>> logits_;

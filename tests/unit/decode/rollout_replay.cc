@@ -22,14 +22,14 @@ RolloutReplay::RolloutReplay(const ModelConfig& config, const Versions& versions
   const RankShape shape = *RankShapeOf(config, tensors, ranks);
   const std::int64_t pages = (config.max_positions + kPageTokens - 1) / kPageTokens;
   cache_ = *KvCache::Create({config.layers, shape.kv_heads, config.head_size, kPageTokens, ranks}, pages);
-  decoder_ = *Decoder::Create({.config = config,
-                               .tensors = tensors,
-                               .shape = shape,
-                               .weight_type = WeightType::kBf16,
-                               .threads = 1,
-                               .max_rows = config.max_positions,
-                               .max_logits = config.max_positions},
-                              *cache_);
+  decoder_ = *HostDecoder::Create({.config = config,
+                                   .tensors = tensors,
+                                   .shape = shape,
+                                   .weight_type = WeightType::kBf16,
+                                   .threads = 1,
+                                   .max_rows = config.max_positions,
+                                   .max_logits = config.max_positions},
+                                  *cache_);
   pages_.resize(static_cast<std::size_t>(pages));
   std::iota(pages_.begin(), pages_.end(), 0);
 }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine_side/decode/decode_engine.h"
-#include "engine_side/decode/decoder.h"
+#include "engine_side/decode/host_decoder.h"
 #include "engine_side/decode/kv_cache.h"
 #include "tests/unit/decode/tiny_model.h"
 
@@ -49,7 +49,7 @@ class RolloutReplay {
 
   const Versions& versions_;
   std::unique_ptr<KvCache> cache_;
-  std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<HostDecoder> decoder_;
   std::vector<std::int32_t> pages_;
   std::vector<std::int32_t> sequence_;  // prompt and new tokens of the request at hand
   std::size_t prompt_size_ = 0;

@@ -165,9 +165,6 @@ TEST_F(CudaGraphTest, EveryCallOfCudaThatFailsIsToldByItsName) {
 
     EXPECT_EQ(status.reason(), "device_memory") << call;
     EXPECT_THAT(status.message(), testing::HasSubstr(call));
-    if (call == std::string("cudaStreamEndCapture")) {
-      ASSERT_TRUE(stream_->EndCapture().ok());
-    }
   }
 }
 

@@ -1,4 +1,4 @@
-#include "engine_side/decode/decoder.h"
+#include "engine_side/decode/host_decoder.h"
 
 #include <algorithm>
 #include <utility>
@@ -27,11 +27,13 @@ PhaseCosts CostsOf(const DecoderOptions& options, std::int64_t rows) {
 
 }  // namespace
 
-Decoder::Decoder(DecoderOptions options)
-    : options_(std::move(options)), threads_(std::min(options_.threads, options_.shape.ranks), options_.cores) {}
+HostDecoder::HostDecoder(DecoderOptions options, KvCache& cache)
+    : options_(std::move(options)),
+      cache_(cache),
+      threads_(std::min(options_.threads, options_.shape.ranks), options_.cores) {}
 
-Result<std::unique_ptr<Decoder>> Decoder::Create(DecoderOptions options, KvCache& cache) {
-  std::unique_ptr<Decoder> decoder(new Decoder(std::move(options)));
+Result<std::unique_ptr<HostDecoder>> HostDecoder::Create(DecoderOptions options, KvCache& cache) {
+  std::unique_ptr<HostDecoder> decoder(new HostDecoder(std::move(options), cache));
   ASSIGN_OR_RETURN(decoder->shared_, SharedActivations::Allocate(decoder->options_));
   for (int rank = 0; rank < decoder->options_.shape.ranks; ++rank) {
     ASSIGN_OR_RETURN(auto of_rank, RankDecoder::Create(decoder->options_, rank, decoder->shared_, cache));
@@ -40,14 +42,26 @@ Result<std::unique_ptr<Decoder>> Decoder::Create(DecoderOptions options, KvCache
   return decoder;
 }
 
+Status HostDecoder::CopyPages(std::span<const PageCopy> copies) {
+  for (const PageCopy& copy : copies) cache_.CopyPage(copy.from, copy.to);
+  return OkStatus();
+}
+
+Result<Decoder::Draws> HostDecoder::Step(std::span<const StepRow> rows, std::span<const SampleWish> wishes,
+                                         std::shared_ptr<StepWeights> weights) {
+  Forward(rows, *weights);
+  weights.reset();  // a session may be waiting for the lease
+  return Sample(wishes);
+}
+
 template <typename Phase>
-void Decoder::OnEveryRank(double nanoseconds, const Phase& phase) {
+void HostDecoder::OnEveryRank(double nanoseconds, const Phase& phase) {
   threads_.ForRanges(options_.shape.ranks, 1, nanoseconds, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t rank = begin; rank < end; ++rank) phase(*ranks_[static_cast<std::size_t>(rank)]);
   });
 }
 
-void Decoder::Forward(std::span<const StepRow> rows, const StepWeights& weights) {
+void HostDecoder::Forward(std::span<const StepRow> rows, const StepWeights& weights) {
   const auto count = static_cast<std::int64_t>(rows.size());
   CHECK(count <= options_.max_rows);
   const PhaseCosts costs = CostsOf(options_, count);
@@ -62,8 +76,8 @@ void Decoder::Forward(std::span<const StepRow> rows, const StepWeights& weights)
   OnEveryRank(costs.logits_ns, [&](RankDecoder& rank) { rank.Logits(rows); });
 }
 
-std::vector<std::optional<SampledToken>> Decoder::Sample(std::span<const SampleWish> wishes) {
-  std::vector<std::optional<SampledToken>> tokens(wishes.size());
+Decoder::Draws HostDecoder::Sample(std::span<const SampleWish> wishes) {
+  Draws tokens(wishes.size());
   const double nanoseconds = static_cast<double>(wishes.size()) * static_cast<double>(options_.config.vocabulary);
   OnEveryRank(nanoseconds, [&](RankDecoder& rank) { rank.Sample(wishes, tokens); });
   return tokens;
