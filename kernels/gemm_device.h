@@ -30,11 +30,15 @@ namespace bascule {
 
 enum class ActivationPrecision { kFull, kBf16 };
 
+// What cuBLAS works in; this is what it wants on Hopper.
+inline constexpr std::int64_t kGemmWorkspaceBytes = std::int64_t{32} << 20;
+
 struct DeviceGemmLimits {
   // Of products with bf16 weights, at most.
   std::int64_t activations = 0;  // rows * k
   std::int64_t results = 0;      // rows * outputs
   ActivationPrecision precision = ActivationPrecision::kFull;
+  std::int64_t workspace_bytes = kGemmWorkspaceBytes;
 };
 
 struct DeviceGemmProblem {

@@ -3,17 +3,6 @@
 #include "device/backend.h"
 
 namespace bascule {
-namespace {
-
-template <typename Entry>
-Status FindPart(DeviceBackend& backend, const char* part, Entry& found) {
-  found = reinterpret_cast<Entry>(backend.Part(part));
-  if (found != nullptr) return OkStatus();
-  return Status::FailedPrecondition("backend_mismatch", fmt::format("the module has no part '{}'", part));
-}
-
-}  // namespace
-
 Result<DecodeDevices> DecodeDevices::Open(std::span<const int> ordinals) {
   DecodeDevices opened;
   ASSIGN_OR_RETURN(DeviceBackend* const backend, LoadCudaBackend());
@@ -21,11 +10,9 @@ Result<DecodeDevices> DecodeDevices::Open(std::span<const int> ordinals) {
     ASSIGN_OR_RETURN(Device* const device, backend->Open(ordinal));
     opened.devices.push_back(device);
   }
-  decltype(&bascule_cuda_kernels) kernels = nullptr;
-  decltype(&bascule_cuda_gemm) gemm = nullptr;
-  RETURN_IF_ERROR(FindPart(*backend, "kernels", kernels));
-  RETURN_IF_ERROR(FindPart(*backend, "gemm", gemm));
-  opened.kernels = kernels();
+  ASSIGN_OR_RETURN(opened.kernels, LoadDeviceKernels());
+  const auto gemm = reinterpret_cast<decltype(&bascule_cuda_gemm)>(backend->Part("gemm"));
+  if (gemm == nullptr) return Status::FailedPrecondition("backend_mismatch", "the module has no part 'gemm'");
   opened.gemm = gemm();
   return opened;
 }

@@ -29,6 +29,7 @@ struct DecodeDevices {
   const DeviceGemmPart* gemm = nullptr;    // likewise
   DeviceCollective* collective = nullptr;  // sums over ranks; borrowed, null: PeerSum
   ActivationPrecision precision = ActivationPrecision::kFull;
+  std::int64_t gemm_workspace_bytes = kGemmWorkspaceBytes;
   bool graphs = true;                                 // steps that only decode are captured and launched as graphs
   Duration step_deadline = std::chrono::seconds(60);  // a device that takes longer for a step is given up
 };

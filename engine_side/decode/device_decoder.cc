@@ -6,12 +6,14 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "engine_side/decode/peer_sum.h"
 
 namespace bascule {
 namespace {
 
-constexpr Duration kNap = std::chrono::microseconds(100);  // between two looks at a step that runs
+constexpr Duration kNap = std::chrono::microseconds(100);           // between two looks at a step that runs
+constexpr Duration kLastPatience = std::chrono::milliseconds(200);  // with devices that have been given up
 
 }  // namespace
 
@@ -27,7 +29,19 @@ Result<std::unique_ptr<DeviceDecoder>> DeviceDecoder::Create(DecoderOptions opti
 }
 
 DeviceDecoder::~DeviceDecoder() {
-  if (broken_.ok() && done_ != nullptr) static_cast<void>(Await());
+  if (done_ == nullptr || Drain(broken_.ok() ? devices_.step_deadline : kLastPatience).ok()) return;
+  static Mutex mu;
+  static auto* const kept = new std::vector<std::shared_ptr<void>>;
+  const MutexLock lock(mu);
+  // In no order: what a device may still use stays as long as the process.
+  kept->push_back(std::make_shared<decltype(ranks_)>(std::move(ranks_)));
+  kept->push_back(std::make_shared<decltype(own_collective_)>(std::move(own_collective_)));
+  kept->push_back(std::make_shared<decltype(tables_)>(std::move(tables_)));
+  kept->push_back(std::make_shared<DeviceArena>(std::move(drawing_)));
+  kept->push_back(std::shared_ptr<DeviceBuffer>(std::move(drawn_here_)));
+  kept->push_back(std::shared_ptr<DeviceBuffer>(std::move(logits_here_)));
+  kept->push_back(std::make_shared<StepGraphs>(std::move(graphs_)));
+  kept->push_back(std::move(held_));
 }
 
 Status DeviceDecoder::Allocate(const KvShape& kv, std::int64_t pages) {
@@ -112,7 +126,7 @@ Result<Decoder::Draws> DeviceDecoder::Step(std::span<const StepRow> rows, std::s
   RETURN_IF_ERROR(broken_);
   held_ = std::move(weights);
   Status done = Enqueue(rows, wishes, *held_);
-  if (done.ok()) done = Await();
+  if (done.ok()) done = Await(devices_.step_deadline);
   if (!done.ok()) return Settle(std::move(done));
   held_.reset();
   Result<Draws> draws = Collect(wishes);
@@ -209,8 +223,14 @@ void DeviceDecoder::Capture(const StepShape& shape) {
   LogWarn("graph_not_captured", "rows={} reason={} message={}", shape.rows, captured.reason(), captured.message());
 }
 
-Status DeviceDecoder::Await() {
-  return AwaitEvent(*done_, Deadline::After(clock_, devices_.step_deadline), clock_, kNap);
+Status DeviceDecoder::Await(Duration patience) {
+  return AwaitEvent(*done_, Deadline::After(clock_, patience), clock_, kNap);
+}
+
+Status DeviceDecoder::Drain(Duration patience) {
+  RETURN_IF_ERROR(Join());
+  RETURN_IF_ERROR(first().stream().Record(*done_));
+  return Await(patience);
 }
 
 Status DeviceDecoder::Settle(Status failure) {
@@ -219,11 +239,7 @@ Status DeviceDecoder::Settle(Status failure) {
            status.reason() == "no_cuda_device";
   };
   Status settled = failure;
-  if (!given_up(failure)) {
-    settled = Join();
-    if (settled.ok()) settled = first().stream().Record(*done_);
-    if (settled.ok()) settled = Await();
-  }
+  if (!given_up(failure)) settled = Drain(devices_.step_deadline);
   if (settled.ok()) {
     held_.reset();
   } else {
@@ -253,7 +269,7 @@ Result<std::vector<float>> DeviceDecoder::ReadLogits(std::int64_t i) {
   const std::int64_t vocabulary = options_.config.vocabulary;
   RETURN_IF_ERROR(first().stream().Copy(logits_here_->bytes(), BytesAt(first().logits() + i * vocabulary, vocabulary)));
   RETURN_IF_ERROR(first().stream().Record(*done_));
-  RETURN_IF_ERROR(Await());
+  RETURN_IF_ERROR(Await(devices_.step_deadline));
   std::vector<float> logits(static_cast<std::size_t>(vocabulary));
   std::memcpy(logits.data(), logits_here_->bytes().data(), logits_here_->bytes().size());
   return logits;

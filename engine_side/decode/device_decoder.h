@@ -38,6 +38,7 @@ class DeviceDecoder final : public Decoder {
   // ResourceExhausted "device_memory"; Unavailable "no_cublas"; errors of the devices
   static Result<std::unique_ptr<DeviceDecoder>> Create(DecoderOptions options, DecodeDevices devices, const KvShape& kv,
                                                        std::int64_t pages, Clock& clock);
+  // What a device that was given up may still use, weights among it, stays as long as the process.
   ~DeviceDecoder() override;
 
   Status CopyPages(std::span<const PageCopy> copies) override;
@@ -68,8 +69,9 @@ class DeviceDecoder final : public Decoder {
   Status Join();
   Status SumOverRanks(float* (DeviceRank::*part)(), std::int64_t rows);
 
-  // Until all that was enqueued is done.
-  Status Await();
+  // Until what was enqueued before the last mark is done; and until all is that has been enqueued.
+  Status Await(Duration patience);
+  Status Drain(Duration patience);
   // After a failure: nothing of the step runs any more, or the decoder is given up.
   Status Settle(Status failure);
   Result<Draws> Collect(std::span<const SampleWish> wishes);

@@ -72,7 +72,8 @@ Status DeviceRank::Allocate(const DecodeDevices& devices) {
   const std::int64_t outputs = std::max({shape_.qkv_size(), hidden, 2 * shape_.ffn});
   const DeviceGemmLimits limits{.activations = rows * std::max({hidden, shape_.query_size, shape_.ffn}),
                                 .results = std::max(rows * outputs, logits * shape_.vocabulary),
-                                .precision = devices.precision};
+                                .precision = devices.precision,
+                                .workspace_bytes = devices.gemm_workspace_bytes};
   ASSIGN_OR_RETURN(gemm_, devices.gemm->make(device_, limits));
   return OkStatus();
 }

@@ -7,8 +7,7 @@
 namespace bascule {
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;  // what cuBLAS wants on Hopper
-constexpr std::int64_t kMostPartial = std::int64_t{16} << 20;   // floats of pieces' results at once, as a rule
+constexpr std::int64_t kMostPartial = std::int64_t{16} << 20;  // floats of pieces' results at once, as a rule
 constexpr int kPieces = 3;
 
 class CublasGemm final : public DeviceGemm {
@@ -17,7 +16,7 @@ class CublasGemm final : public DeviceGemm {
     ASSIGN_OR_RETURN(const Cublas* const cublas, LoadCublas());
     std::unique_ptr<CublasGemm> gemm(new CublasGemm(*cublas, device.description(), limits));
     const auto pieces = static_cast<std::size_t>(gemm->pieces_);
-    ASSIGN_OR_RETURN(gemm->workspace_, device.memory().Allocate(kWorkspaceBytes));
+    ASSIGN_OR_RETURN(gemm->workspace_, device.memory().Allocate(static_cast<std::size_t>(limits.workspace_bytes)));
     ASSIGN_OR_RETURN(gemm->split_, device.memory().Allocate(pieces * static_cast<std::size_t>(limits.activations) * 2));
     if (pieces > 1) {
       const auto partial = static_cast<std::size_t>(gemm->most_partial_);
@@ -83,8 +82,8 @@ class CublasGemm final : public DeviceGemm {
     if (in_use_ && stream_.native == stream.native) return OkStatus();
     in_use_ = false;
     RETURN_IF_ERROR(ToStatus(cublas_.set_stream(handle_, static_cast<cudaStream_t>(stream.native)), "cublasSetStream"));
-    RETURN_IF_ERROR(
-        ToStatus(cublas_.set_workspace(handle_, workspace_->bytes().data(), kWorkspaceBytes), "cublasSetWorkspace"));
+    RETURN_IF_ERROR(ToStatus(cublas_.set_workspace(handle_, workspace_->bytes().data(), workspace_->bytes().size()),
+                             "cublasSetWorkspace"));
     stream_ = stream;
     in_use_ = true;
     return OkStatus();

@@ -4,6 +4,7 @@
 //   BASCULE_FAKE_CUDA_DEVICES  the devices this process sees, in its own order, as "1,0"; empty: none. Default "0".
 //   BASCULE_FAKE_CUDA_MEMORY   bytes of one device. Default 1 GiB.
 //   BASCULE_FAKE_CUDA_SEED     of the order in which streams run. Default 1.
+//   BASCULE_FAKE_CUDA_STANDS   0: streams run in random order, but none stands for a while. For long work. Default 1.
 //   BASCULE_FAKE_CUDA_FAULTS   "cudaMalloc:3=2 cudaEventRecord:1=lost": see FakeCuda::Fail.
 //   BASCULE_FAKE_CUDA_KERNELS  the library of kernels, see kernel_table.h.
 //
@@ -33,7 +34,7 @@ class FakeCuda {
   // From now on streams run in an order drawn from `seed`.
   static void SetSeed(std::uint64_t seed);
   // The `nth` call from now of the function named (1: the next) fails with `error`, a cudaError_t. kLost: it succeeds,
-  // and what it enqueued never runs.
+  // and what it enqueued never runs; a wait for an event lets everything pass.
   static void Fail(const char* function, int nth, int error);
   static constexpr int kLost = -1;
 };

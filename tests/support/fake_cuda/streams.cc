@@ -1,6 +1,8 @@
 #include "tests/support/fake_cuda/streams.h"
 
 #include <cstdlib>
+#include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,11 @@ std::uint64_t SeedOfEnvironment() {
   return seed == nullptr ? 1 : std::strtoull(seed, nullptr, 10);
 }
 
+bool StandsOfEnvironment() {
+  const char* const stands = std::getenv("BASCULE_FAKE_CUDA_STANDS");
+  return stands == nullptr || std::strcmp(stands, "0") != 0;
+}
+
 }  // namespace
 
 Streams& Streams::Get() {
@@ -26,7 +33,7 @@ Streams& Streams::Get() {
   return *streams;
 }
 
-Streams::Streams() : random_(SeedOfEnvironment()) {
+Streams::Streams() : stands_(StandsOfEnvironment()), random_(SeedOfEnvironment()) {
   // The worker ends before what its work refers to: objects of the program go after this.
   std::atexit([] {
     Streams& streams = Get();
@@ -86,6 +93,7 @@ int Streams::Count() {
 }
 
 void Streams::MayStand(Stream& stream) {
+  if (!stands_) return;
   const std::uint64_t draw = random_() % 100;
   const Duration stand = draw < 60 ? Duration::zero() : draw < 92 ? kShortStand : kLongStand;
   stream.stands_until = Clock::Real().Now() + stand;
@@ -122,12 +130,14 @@ void Streams::PutBack(Stream& stream, Work work) {
 }
 
 void Streams::Run(const std::stop_token& stop) {
+  std::optional<Memory::DeviceAccess> access;  // as long as work follows work
   while (true) {
     Work work;
     Stream* stream = nullptr;
     {
       const MutexLock lock(mu_);
       while (!stop.stop_requested() && (stream = TakeNext(work)) == nullptr) {
+        access.reset();
         bool any = false;
         for (const auto& [name, one] : streams_) any = any || !one.work.empty();
         const TimePoint now = Clock::Real().Now();
@@ -135,10 +145,8 @@ void Streams::Run(const std::stop_token& stop) {
       }
       if (stop.stop_requested()) return;
     }
-    {
-      const Memory::DeviceAccess access;
-      work.run();
-    }
+    if (!access) access.emplace();
+    work.run();
     PutBack(*stream, std::move(work));
   }
 }

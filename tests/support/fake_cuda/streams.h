@@ -49,6 +49,7 @@ class Streams {
   void MayStand(Stream& stream) REQUIRES(mu_);
   void ForgetDestroyed() REQUIRES(mu_);
 
+  const bool stands_;
   Mutex mu_;
   CondVar changed_;
   std::mt19937_64 random_ GUARDED_BY(mu_);
