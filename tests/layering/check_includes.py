@@ -24,7 +24,7 @@ THIRD_PARTY = [
     (re.compile(r"^oneapi/|^dnnl|^omp\.h"), lambda p: "onednn" in p.parts[:-1] and p.suffix == ".cc",
      "oneDNN and its OpenMP belong in .cc files of onednn folders"),
     (re.compile(r"^cuda|^nccl|^cublas|^device/cuda/"),
-     lambda p: p.suffix == ".cu" or {"cuda", "cuda_ipc", "nccl"} & set(p.parts[:-1]), "CUDA belongs in .cu files and cuda folders"),
+     lambda p: p.suffix == ".cu" or {"cublas", "cuda", "cuda_ipc", "nccl"} & set(p.parts[:-1]), "CUDA belongs in .cu files and in folders of its libraries"),
     (re.compile(r"^nlohmann/"),
      lambda p: p.suffix == ".cc" or p.name.endswith("_internal.h") or p.parts[0] == "tools",
      "JSON stays out of public headers"),
