@@ -36,6 +36,11 @@ class SyncFixture : public testing::Test {
     if (!directory_.empty()) std::filesystem::remove_all(directory_);
   }
 
+  static std::string MakeDirectory() {
+    std::string name = (std::filesystem::temp_directory_path() / "bascule-sync-XXXXXX").string();
+    CHECK(mkdtemp(name.data()) != nullptr);
+    return name;
+  }
   void UseLoopback() {
     listener_.reset();
     inner_listener_.reset();
@@ -43,9 +48,7 @@ class SyncFixture : public testing::Test {
     dialer_ = std::make_unique<LoopbackDialer>(network_);
   }
   void UseShm() {
-    std::string name = (std::filesystem::temp_directory_path() / "bascule-sync-XXXXXX").string();
-    CHECK(mkdtemp(name.data()) != nullptr);
-    directory_ = name;
+    directory_ = MakeDirectory();
     listener_ = *ShmListener::Create(directory_ + "/engine");
     dialer_ = std::make_unique<ShmDialer>();
   }
@@ -67,12 +70,15 @@ class SyncFixture : public testing::Test {
     receiver_.reset();
     serving_.reset();
   }
-  void StartTrainer(int trainer_ranks) {
+  void Configure() {
     options_.connect_timeout = std::chrono::minutes(1);  // a slow machine is no fault
-    trainer_ = std::make_unique<ShardedTrainer>(trainer_ranks, kRows);
     options_.replicas = {"engine"};
     options_.control = &control_;
     options_.transports = {dialer_.get()};
+  }
+  void StartTrainer(int trainer_ranks) {
+    trainer_ = std::make_unique<ShardedTrainer>(trainer_ranks, kRows);
+    Configure();
     publisher_ = *WeightPublisher::Create(options_, trainer_->Source());
   }
 

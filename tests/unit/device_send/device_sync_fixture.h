@@ -1,9 +1,11 @@
-// A trainer whose tensors lie on the fake device, and a receiver with its slots in host memory, each as it ships.
+// A trainer whose tensors lie on the fake device, and a receiver with its slots in host memory or on that device, each
+// as it ships.
 #pragma once
 
 #include <memory>
-#include <utility>
 
+#include "bridge/transport/cuda_ipc/dialer.h"
+#include "bridge/transport/cuda_ipc/listener.h"
 #include "tests/e2e/sync/sync_fixture.h"
 #include "tests/support/fake_cuda/control.h"
 #include "tests/unit/device_send/device_trainer.h"
@@ -12,11 +14,16 @@ namespace bascule {
 
 class DeviceSyncFixture : public SyncFixture {
  protected:
+  // Engine and trainer on one device, and frames too.
+  void UseCudaIpc(int engine_ranks) {
+    directory_ = MakeDirectory();
+    listener_ = CudaIpcListener::Create(directory_ + "/engine", FakeDevice()).value();
+    dialer_ = std::make_unique<CudaIpcDialer>(FakeDevice());
+    receiver_options_.devices.assign(static_cast<std::size_t>(engine_ranks), &FakeDevice());
+  }
   void StartDeviceTrainer(int trainer_ranks) {
-    const Snapshot wanted = std::exchange(options_.snapshot, Snapshot::kNone);
-    StartTrainer(trainer_ranks);  // what the fixture compares with
-    options_.snapshot = wanted;
-    publisher_.reset();
+    trainer_ = std::make_unique<ShardedTrainer>(trainer_ranks, kRows);  // what the fixture compares with
+    Configure();
     on_device_ = std::make_unique<DeviceTrainer>(trainer_ranks, kRows);
     trainer_->CopyFrom(on_device_->on_host());
     publisher_ = WeightPublisher::Create(options_, on_device_->source()).value();
