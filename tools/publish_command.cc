@@ -7,6 +7,7 @@
 #include "base/grpc/grpc_server.h"
 #include "bridge/group/merge_layouts.h"
 #include "bridge/session/grpc/grpc_control.h"
+#include "bridge/transport/cuda_ipc/dialer.h"
 #include "bridge/transport/grpc/dialer.h"
 #include "bridge/transport/shm/dialer.h"
 #include "bridge/transport/shm/listener.h"
@@ -14,6 +15,7 @@
 #include "model/engine_layout.h"
 #include "tools/artifact_check.h"
 #include "tools/command.h"
+#include "tools/device_option.h"
 #include "tools/disk_publish.h"
 #include "tools/logical_checkpoint.h"
 #include "tools/options.h"
@@ -24,6 +26,7 @@
 #include "tools/rank_weights.h"
 #include "tools/read_option.h"
 #include "tools/security_options.h"
+#include "trainer_side/device_copy.h"
 #include "trainer_side/group_environment.h"
 #include "trainer_side/grpc/fleet_service.h"
 #include "trainer_side/grpc/version_status_service.h"
@@ -49,6 +52,7 @@ struct PublishOptions {
   bool new_run = false;
   PolicyOptions policy;
   std::string transport = "auto";
+  std::string device = "0";
   std::vector<std::string> ignore;
   Duration deadline = std::chrono::minutes(5);
   std::string listen;
@@ -75,6 +79,8 @@ struct Dialers {
   GrpcControlHost host;
   ShmDialer shm;
   GrpcDialer grpc;
+  std::shared_ptr<WeightDevice> device;     // null: weights stay in host memory; shared with the tensors that lie there
+  std::unique_ptr<CudaIpcDialer> cuda_ipc;  // frames on that device
 
   // A rank calls its leader, which is a process of this host, and the replicas for routes.
   Dialers(const ClientSecurity& security, ServerSecurity of_group, bool as_trainer_rank)
@@ -82,10 +88,22 @@ struct Dialers {
         host(std::move(of_group)),
         grpc(security) {}
 
-  std::vector<TransportDialer*> For(const std::string& transport) {
+  // as OpenDevice and LoadDeviceKernels
+  Status UseDevice(const std::string& name) {
+    ASSIGN_OR_RETURN(Device* const opened, OpenDevice(name));
+    ASSIGN_OR_RETURN(const DeviceKernels* const kernels, LoadDeviceKernels());
+    device = std::make_shared<WeightDevice>(*opened, *kernels);
+    cuda_ipc = std::make_unique<CudaIpcDialer>(*opened);
+    return OkStatus();
+  }
+
+  // Rank 0 chooses for all; the others may reach it in another way than the replicas.
+  std::vector<TransportDialer*> For(const std::string& transport, bool as_trainer_rank) {
+    if (as_trainer_rank && cuda_ipc != nullptr) return {cuda_ipc.get(), &shm, &grpc};
+    if (as_trainer_rank || transport == "auto") return {&shm, &grpc};
     if (transport == "shm") return {&shm};
     if (transport == "grpc") return {&grpc};
-    return {&shm, &grpc};
+    return {cuda_ipc.get()};
   }
 };
 
@@ -97,8 +115,7 @@ Result<WeightPublisherOptions> PublisherOptionsOf(const PublishOptions& options,
   }
   publisher.replicas = options.to;
   publisher.control = &dialers.control;
-  // Rank 0 chooses for all; the others may reach it in another way than the replicas.
-  publisher.transports = dialers.For(options.as_trainer_rank ? "auto" : options.transport);
+  publisher.transports = dialers.For(options.transport, options.as_trainer_rank);
   publisher.gather = options.gather;
   publisher.run = options.run;
   publisher.new_run = options.new_run;
@@ -165,7 +182,8 @@ void CancelWithoutItsRanks(Publishing& publishing, std::optional<Deadline>& pati
 
 // Waits for the end of the publish; Ctrl-C cancels it, and its replicas still get to hear that.
 Result<PublishReport> WaitForReport(Program& program, const PublishOptions& options, Publishing& publishing) {
-  PublishProgress progress(options.to.empty() ? "" : options.to.front(), !program.out.json() && !options.as_trainer_rank);
+  PublishProgress progress(options.to.empty() ? "" : options.to.front(),
+                           !program.out.json() && !options.as_trainer_rank);
   Clock& clock = Clock::Real();
   std::optional<Deadline> patience;
   const std::stop_callback cancel(program.interrupt.token(), [&] { publishing.publisher.Cancel(); });
@@ -222,15 +240,20 @@ Outcome Serve(Program& program, const WeightPublisher& publisher, PublisherVersi
 Outcome PublishAsTrainer(Program& program, const PublishOptions& options, const ClientSecurity& security) {
   ASSIGN_OR_RETURN(const ServerSecurity served, ServerSecurityOf(options.security));
   ASSIGN_OR_RETURN(ServerSecurity of_group, GroupSecurityOf(security));
+  Dialers dialers(security, std::move(of_group), options.as_trainer_rank);
+  if (options.transport == "cuda_ipc") RETURN_IF_ERROR(dialers.UseDevice(options.device));
   ASSIGN_OR_RETURN(const auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
   if (checkpoint.artifact() != nullptr) {
     ASSIGN_OR_RETURN(const ArtifactCheck check, CheckArtifact(*checkpoint.artifact()));
     RETURN_IF_ERROR(check.ToStatus(checkpoint.path()));
   }
-  Dialers dialers(security, std::move(of_group), options.as_trainer_rank);
   ASSIGN_OR_RETURN(const Share share, ShareOf(options, checkpoint, dialers.host));
   const WeightSource* held = share.weights.get();
   ASSIGN_OR_RETURN(TensorSource source, TensorSourceOf(held == nullptr ? checkpoint.source() : *held));
+  if (dialers.device != nullptr) {
+    const Deadline deadline = Deadline::After(Clock::Real(), options.deadline);
+    ASSIGN_OR_RETURN(source, CopyToDevice(source, dialers.device, deadline));
+  }
   ASSIGN_OR_RETURN(WeightPublisherOptions publisher_options, PublisherOptionsOf(options, checkpoint, dialers));
   publisher_options.group = share.group;
   std::unique_ptr<CommitJournal> journal;
@@ -281,11 +304,17 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
   AddAddresses(app, "--to", options.to, "the replicas; with --serve others may join");
   AddNumber(app, "--version", options.version, "its number; default: the highest seen + 1");
   CLI::Option* run = app.add_option("--run", options.run, "default: the run of the engine's live version");
-  app.add_flag("--new-run", options.new_run, "the run starts here, at any number; one that is live goes on")->needs(run);
+  app.add_flag("--new-run", options.new_run, "the run starts here, at any number; one that is live goes on")
+      ->needs(run);
   CLI::Option* policy = AddPolicyOptions(app, options.policy);
-  app.add_option("--transport", options.transport, "auto: shm on the same host, else grpc")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "shm", "grpc"}));
+  CLI::Option* transport =
+      app.add_option(
+             "--transport", options.transport,
+             "auto: shm on the same host, else grpc; cuda_ipc: the weights go to a GPU first, and from there to "
+             "engines whose slots lie on the same one")
+          ->capture_default_str()
+          ->check(CLI::IsMember({"auto", "shm", "grpc", "cuda_ipc"}));
+  AddDevice(app, options.device, "of --transport cuda_ipc")->capture_default_str()->needs(transport);
   app.add_option("--ignore", options.ignore, "tensors that the engine need not know; '*' stands for any text")
       ->type_name("PATTERN");
   CLI::Option* max_rate =

@@ -1,5 +1,7 @@
 #include "tools/receiving_process.h"
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -9,6 +11,7 @@
 #include "bridge/send/publish_session.h"
 #include "bridge/session/grpc/grpc_control.h"
 #include "bridge/session/loopback/loopback_control.h"
+#include "bridge/transport/cuda_ipc/listener.h"
 #include "bridge/transport/grpc/dialer.h"
 #include "bridge/transport/grpc/listener.h"
 #include "bridge/transport/loopback/dialer.h"
@@ -66,6 +69,7 @@ struct ReceivingProcess::Parts {
   LoopbackControl own_control;
   LoopbackNetwork own_network;
   std::unique_ptr<LoopbackListener> own_listener;
+  std::unique_ptr<CudaIpcListener> cuda_ipc_listener;  // null where slots lie on the host, or on several devices
   std::unique_ptr<ShmListener> shm_listener;
   std::unique_ptr<GrpcListener> grpc_listener;
   std::unique_ptr<WeightReceiver> receiver;
@@ -79,7 +83,7 @@ struct ReceivingProcess::Parts {
   Worker health;
 
   Status OpenRoots(const ReceivingOptions& options);
-  Status MakeListeners();
+  Status MakeListeners(const std::vector<Device*>& devices);
   Status MakeReceiver(const ReceivingOptions& wanted, EngineLayout layout, EngineHooks& hooks,
                       StagingThrottle* throttle);
   // The way of every version whose bytes this process reads itself.
@@ -102,10 +106,13 @@ Status ReceivingProcess::Parts::OpenRoots(const ReceivingOptions& options) {
   return OkStatus();
 }
 
-Status ReceivingProcess::Parts::MakeListeners() {
+Status ReceivingProcess::Parts::MakeListeners(const std::vector<Device*>& devices) {
   ASSIGN_OR_RETURN(own_listener, LoopbackListener::Create(own_network, kSelf));
-  const std::string socket = fmt::format("{}/engine-{}.sock", DefaultRuntimeDirectory(), InstanceId::Mint().ToString());
-  ASSIGN_OR_RETURN(shm_listener, ShmListener::Create(socket));
+  const std::string socket = fmt::format("{}/engine-{}", DefaultRuntimeDirectory(), InstanceId::Mint().ToString());
+  ASSIGN_OR_RETURN(shm_listener, ShmListener::Create(socket + ".sock"));
+  if (!devices.empty() && std::ranges::count(devices, devices.front()) == std::ssize(devices)) {
+    ASSIGN_OR_RETURN(cuda_ipc_listener, CudaIpcListener::Create(socket + "-gpu.sock", *devices.front()));
+  }
   grpc_listener = std::make_unique<GrpcListener>();
   return OkStatus();
 }
@@ -123,7 +130,9 @@ Status ReceivingProcess::Parts::MakeReceiver(const ReceivingOptions& wanted, Eng
   options.staging.cores = wanted.staging_cores;
   options.staging.throttle = throttle;
   options.full_tensors_only = wanted.full_tensors;
+  options.devices = wanted.devices;
   options.listeners = {shm_listener.get(), grpc_listener.get(), own_listener.get()};
+  if (cuda_ipc_listener != nullptr) options.listeners.insert(options.listeners.begin(), cuda_ipc_listener.get());
   ASSIGN_OR_RETURN(receiver, WeightReceiver::Create(std::move(options), hooks));
   const auto serve = [this](ControlChannel& channel) { static_cast<void>(receiver->Serve(channel)); };
   ASSIGN_OR_RETURN(own_calls, own_control.Listen(kSelf, serve));
@@ -233,7 +242,7 @@ Result<std::unique_ptr<ReceivingProcess>> ReceivingProcess::Create(const Receivi
   parts->fingerprint = std::move(cut.fingerprint);
   RETURN_IF_ERROR(parts->OpenRoots(options));
   parts->peers = std::make_unique<PeerDialers>(options.peers);
-  RETURN_IF_ERROR(parts->MakeListeners());
+  RETURN_IF_ERROR(parts->MakeListeners(options.devices));
   RETURN_IF_ERROR(parts->MakeReceiver(options, std::move(cut.layout), hooks, throttle));
   return std::unique_ptr<ReceivingProcess>(new ReceivingProcess(std::move(parts)));
 }

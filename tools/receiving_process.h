@@ -33,6 +33,8 @@ struct ReceivingOptions {
   std::string listen;
   int slot_count = 2;
   SlotMemory slot_memory;
+  // Of each engine rank, as WeightReceiverOptions::devices. Where all lie on one, cuda_ipc is offered.
+  std::vector<Device*> devices;
   FlipMode flip = FlipMode::kShadow;
   StallBudget stall_budget;
   bool full_tensors = false;  // takes nothing else

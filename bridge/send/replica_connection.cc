@@ -5,6 +5,7 @@
 
 #include "base/net_address.h"
 #include "bridge/send/bucket_packer.h"
+#include "device/device.h"
 
 namespace bascule {
 namespace {
@@ -100,8 +101,15 @@ Status ReplicaConnection::ChooseTransport(const std::vector<TransportEndpoint>& 
   for (const TransportEndpoint& endpoint : endpoints) {
     offered += fmt::format(" {}:{}", TransportName(endpoint.kind), endpoint.address);
   }
-  return Status::Unimplemented("transport_unavailable", fmt::format("the engine offers{}; none can be used from here",
-                                                                    offered.empty() ? " none" : offered));
+  std::string here;
+  for (const TransportDialer* dialer : options_.transports) {
+    const Device* const device = dialer->device();
+    here += fmt::format("{}{}{}", here.empty() ? "" : ", ", TransportName(dialer->kind()),
+                        device == nullptr ? "" : " from " + device->description().uuid.ToString());
+  }
+  return Status::Unimplemented("transport_unavailable",
+                               fmt::format("the engine offers{}; none can be used from here by {}",
+                                           offered.empty() ? " none" : offered, here.empty() ? "any" : here));
 }
 
 std::unique_ptr<TeamSession> ReplicaConnection::BeginTeamSession(SessionId session, Deadline deadline) {
