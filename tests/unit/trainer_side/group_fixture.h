@@ -21,12 +21,15 @@ class GroupFixture : public PublisherFixture {
   void MakeGroup() {
     for (int rank = 0; rank < world_size_; ++rank) ranks_.push_back(MakeRank(rank));
   }
-  std::unique_ptr<WeightPublisher> MakeRank(int rank) {
-    auto made = TryRank(rank);
+  std::unique_ptr<WeightPublisher> MakeRank(int rank) { return MakeRank(rank, /*part=*/rank); }
+  // One that holds another rank's part of the trainer's tensors.
+  std::unique_ptr<WeightPublisher> MakeRank(int rank, int part) {
+    auto made = TryRank(rank, part);
     CHECK(made.ok());
     return std::move(*made);
   }
-  Result<std::unique_ptr<WeightPublisher>> TryRank(int rank) {
+  Result<std::unique_ptr<WeightPublisher>> TryRank(int rank) { return TryRank(rank, /*part=*/rank); }
+  Result<std::unique_ptr<WeightPublisher>> TryRank(int rank, int part) {
     WeightPublisherOptions options = options_;
     options.group = {.rank = rank, .world_size = world_size_, .leader = "rank-0", .name = "job", .host = &control_};
     options.control = &control_;
@@ -34,7 +37,7 @@ class GroupFixture : public PublisherFixture {
     options.clock = &clock_;
     if (rank > 0) options.replicas.clear();
     if (rank == 0) options.group.listeners = {slices_.get()};
-    return WeightPublisher::Create(std::move(options), PartOf(trainer_->Source(), rank));
+    return WeightPublisher::Create(std::move(options), PartOf(trainer_->Source(), part));
   }
   void UseGroup(int world_size) {
     world_size_ = world_size;

@@ -166,6 +166,28 @@ TEST_F(TrainerGroupTest, ARankThatLeavesAndComesBackInTheSameProcessIsToldTheLay
   ExpectEngineHoldsTrainersTensors(*engines_[0], 1);
 }
 
+// C-023.
+TEST_F(TrainerGroupTest, RanksThatChangePlacesAndAnEngineOfAnotherCutArePlannedAnew) {
+  UseGroup(3);
+  AddEngine(/*engine_ranks=*/1);
+  MakeGroup();
+  ASSERT_TRUE(PublishAll()[0].AllCommitted());
+  ranks_[1].reset();
+  ranks_[2].reset();
+  engines_[0].reset();
+
+  ranks_[1] = MakeRank(1, /*part=*/2);
+  ranks_[2] = MakeRank(2, /*part=*/1);
+  engines_[0] = std::make_unique<ScriptedEngine>(control_, network_, "engine-0",
+                                                 ShardedTrainer::EngineLayout(2, trainer_->Rows()), clock_);
+  trainer_->Fill(23);
+
+  for (const PublishReport& report : PublishAll()) {
+    EXPECT_TRUE(report.AllCommitted()) << report.replicas[0].status.ToString();
+  }
+  ExpectEngineHoldsTrainersTensors(*engines_[0], 2);
+}
+
 TEST_F(TrainerGroupTest, ARankThatCancelsEndsThePublishWithItsName) {
   UseGroup(2);
   AddEngine();

@@ -58,6 +58,21 @@ INSTANTIATE_TEST_SUITE_P(Settings, WeightPublisherSyncTest,
                                setting.param.snapshot == Snapshot::kNone ? "NoSnapshot" : "HostSnapshot");
                          });
 
+// C-031.
+TEST_F(WeightPublisherTest, ReplicasOfSeveralSizesGetTheirOwnCutsOfOneVersion) {
+  UseTrainer(3);
+  AddEngine(/*engine_ranks=*/1);
+  AddEngine(/*engine_ranks=*/2);
+  MakePublisher();
+
+  const PublishReport report = Publish();
+
+  EXPECT_TRUE(report.AllCommitted());
+  for (const int engine : {0, 1})
+    ExpectEngineHoldsTrainersTensors(*engines_[static_cast<std::size_t>(engine)], engine + 1);
+  EXPECT_EQ(engines_[0]->live(), engines_[1]->live());
+}
+
 TEST_F(WeightPublisherTest, ReportedBytesAreThoseOfTheTensorsAndOfTheFramesThatArrived) {
   const ScriptedEngine& engine = AddEngine();
   MakePublisher();
