@@ -1,6 +1,7 @@
 #include "base/net_address.h"
 
 #include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/un.h>
 
 #include <algorithm>
@@ -49,8 +50,9 @@ std::string InOneSpelling(const std::string& host) {
   in6_addr v6;
   char text[INET6_ADDRSTRLEN];
   if (inet_aton(host.c_str(), &v4) != 0) return inet_ntop(AF_INET, &v4, text, sizeof text);
-  if (inet_pton(AF_INET6, host.c_str(), &v6) == 1) return inet_ntop(AF_INET6, &v6, text, sizeof text);
-  return host;
+  if (inet_pton(AF_INET6, host.c_str(), &v6) != 1) return host;
+  if (IN6_IS_ADDR_V4MAPPED(&v6)) return inet_ntop(AF_INET, &v6.s6_addr[12], text, sizeof text);
+  return inet_ntop(AF_INET6, &v6, text, sizeof text);
 }
 
 }  // namespace
@@ -83,7 +85,11 @@ Result<NetAddress> NetAddress::Parse(const std::string& text) {
   return address;
 }
 
-bool NetAddress::is_loopback() const { return host == "127.0.0.1" || host == "::1" || host == "localhost"; }
+bool NetAddress::is_loopback() const {
+  in_addr v4;
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == IN_LOOPBACKNET;
+  return host == "::1" || host == "localhost";
+}
 
 std::string NetAddress::ToString() const {
   if (is_unix()) return std::string(kUnixPrefix) + unix_path;

@@ -18,7 +18,7 @@ struct NetAddress {
   // InvalidArgument "bad_address"  names the text and the three forms
   static Result<NetAddress> Parse(const std::string& text);
   bool is_unix() const { return !unix_path.empty(); }
-  // "127.0.0.1", "::1" or "localhost": bytes to it stay on this host.
+  // 127.0.0.0/8, "::1" or "localhost": bytes to it stay on this host.
   bool is_loopback() const;
   // "0.0.0.0" or "::": every address of the host that listens, and none that can be dialled from another.
   bool is_wildcard() const { return host == "0.0.0.0" || host == "::"; }

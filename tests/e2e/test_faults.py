@@ -150,6 +150,7 @@ class KilledEngineTest(FaultTest):
         self.publish_ok(large(2), engine)
 
     def test_it_can_start_again_at_the_same_address(self):
+        """C-035."""
         engine = self.start_engine(checkpoint())
         address = engine.address
         engine.kill()

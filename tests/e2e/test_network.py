@@ -144,6 +144,30 @@ class LostWireTest(EndToEndTest):
             ended = self.start(*command, before=network.enter(self.link.near)).finish()
             self.assertEqual(ended.code, 0, ended)
 
+    def test_an_engine_on_every_address_is_sent_its_buckets_where_it_was_dialled(self):
+        """C-037, C-038. It names no address and no card; the route to the address that was dialled does."""
+        engine = self.start_engine(checkpoint(), listen="0.0.0.0:0", before=network.enter(self.link.far))
+        address = engine.address.replace("0.0.0.0", self.link.FAR)
+
+        publish = ("publish", checkpoint(version=2), "--to", address, "--transport", "grpc")
+        ended = self.start(*publish, before=network.enter(self.link.near)).finish()
+
+        self.assertEqual((ended.code, ended.object["transport"]), (0, "grpc"), ended)
+        self.assertEqual(ended.object["replicas"][0]["address"], address)
+
+    def test_an_engine_that_others_cannot_dial_does_not_join_a_fleet_of_another_host(self):
+        """C-037."""
+        publisher = self.start("publish", checkpoint(version=2), "--serve", "--listen", f"{self.link.NEAR}:0",
+                               before=network.enter(self.link.near))  # fmt: skip
+        fleet = publisher.until(lambda event: event.get("event") == "listening")["address"]
+
+        for listen in ("127.0.0.1:0", "127.0.1.1:0", "0:0", "[::0]:0"):
+            with self.subTest(listen):
+                ended = self.far("engine", checkpoint(), "--listen", listen, "--join", fleet).finish()
+
+                self.assert_fails(ended, 1, "bad_address")
+                self.assertIn("--advertise", ended.error["message"])
+
 
 class Ipv6Test(EndToEndTest):
     def test_every_command_takes_an_ipv6_address(self):

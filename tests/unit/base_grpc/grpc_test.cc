@@ -49,11 +49,15 @@ TEST(NetAddressTest, TheThreeFormsRoundTrip) {
 
 // C-037: nobody dials the address of every host, however it is spelled.
 TEST(NetAddressTest, AnAddressInDigitsHasOneSpelling) {
-  for (const char* text : {"0:80", "0.0:80", "0x0:80", "000.0.0.0:80", "[::0]:80", "[0:0:0:0:0:0:0:0]:80"}) {
+  for (const char* text :
+       {"0:80", "0.0:80", "0x0:80", "000.0.0.0:80", "[::0]:80", "[0:0:0:0:0:0:0:0]:80", "[::ffff:0.0.0.0]:80"}) {
     EXPECT_TRUE(NetAddress::Parse(text)->is_wildcard()) << text;
   }
-  for (const char* text : {"127.1:80", "2130706433:80", "[0:0::1]:80", "[::0001]:80"}) {
+  for (const char* text : {"127.1:80", "127.0.1.1:80", "2130706433:80", "[0:0::1]:80", "[::ffff:127.0.0.1]:80"}) {
     EXPECT_TRUE(NetAddress::Parse(text)->is_loopback()) << text;
+  }
+  for (const char* text : {"128.0.0.1:80", "127.example:80", "[::2]:80", "[::ffff:10.0.0.1]:80"}) {
+    EXPECT_FALSE(NetAddress::Parse(text)->is_loopback()) << text;
   }
   EXPECT_EQ(NetAddress::Parse("[FE80:0:0::A]:80")->ToString(), "[fe80::a]:80");
   EXPECT_EQ(NetAddress::Parse("0.example:80")->ToString(), "0.example:80");
