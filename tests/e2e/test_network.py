@@ -157,7 +157,7 @@ class LostWireTest(EndToEndTest):
 
     def test_an_engine_that_others_cannot_dial_does_not_join_a_fleet_of_another_host(self):
         """C-037."""
-        publisher = self.start("publish", checkpoint(version=2), "--serve", "--listen", f"{self.link.NEAR}:0",
+        publisher = self.start("publish", checkpoint(version=2), "--serve", "--run", "r", "--listen", f"{self.link.NEAR}:0",
                                before=network.enter(self.link.near))  # fmt: skip
         fleet = publisher.until(lambda event: event.get("event") == "listening")["address"]
 
