@@ -37,6 +37,7 @@ INSTANTIATE_TEST_SUITE_P(Settings, DevicePublishesTest,
                                                                                           : "DeviceSnapshot");
                          });
 
+// C-028.
 TEST_F(DevicePublishTest, APublishThatIsNotToldOfTheTrainersEventIsFoundOutByTheDigest) {
   UseShm();
   StartEngine(1);
@@ -56,6 +57,7 @@ TEST_F(DevicePublishTest, APublishThatIsNotToldOfTheTrainersEventIsFoundOutByThe
   EXPECT_TRUE(found);
 }
 
+// C-028.
 TEST_F(DevicePublishTest, WithASnapshotTheTensorsMayChangeOncePacked) {
   for (const Snapshot snapshot : {Snapshot::kHost, Snapshot::kDevice}) {
     publisher_.reset();
