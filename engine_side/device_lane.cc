@@ -10,9 +10,7 @@ namespace bascule {
 namespace {
 
 constexpr std::size_t kBatchEntries = 512;
-constexpr std::int64_t kBatchBytes = 2 << 20;  // of boxes that come from the host or go there
-constexpr std::int64_t kAccessBytes = 16;      // the widest access, where a box's bytes and logical place allow it
-constexpr std::int64_t kPieceBytes = kBatchBytes - kAccessBytes;
+constexpr std::int64_t kAccessBytes = 16;  // the widest access, where a box's bytes and logical place allow it
 
 constexpr std::int64_t kEntriesOffset = kBatchEntries * sizeof(TensorDigest);
 constexpr std::int64_t kBytesOffset = kEntriesOffset + kBatchEntries * sizeof(MoveEntry);
@@ -22,8 +20,8 @@ std::int64_t AddressOf(const std::byte* memory) {
   return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(memory));
 }
 
-std::span<std::byte> Part(const std::unique_ptr<DeviceBuffer>& buffer, std::int64_t offset, std::size_t bytes) {
-  return buffer->bytes().subspan(static_cast<std::size_t>(offset), bytes);
+std::span<std::byte> Part(std::span<std::byte> memory, std::int64_t offset, std::size_t bytes) {
+  return memory.subspan(static_cast<std::size_t>(offset), bytes);
 }
 
 BoxMove MoveOf(const SlotBox& box) {
@@ -36,41 +34,45 @@ struct BoxPair {
   BoxPlace other;
 };
 
-// Calls visit for parts of at most kPieceBytes, in row-major order.
+// Calls visit for parts of at most `most_bytes`, in row-major order.
 template <typename Visit>
-Status ForEachPiece(BoxPair whole, const Visit& visit) {
-  if (whole.box.shape.Elements() * whole.box.item_bytes <= kPieceBytes) return visit(whole);
+Status ForEachPiece(BoxPair whole, std::int64_t most_bytes, const Visit& visit) {
+  if (whole.box.shape.Elements() * whole.box.item_bytes <= most_bytes) return visit(whole);
   std::size_t d = 0;
   while (whole.box.shape.count[d] == 1) ++d;
   BoxPair half = whole;
   half.box.shape.count[d] /= 2;
-  RETURN_IF_ERROR(ForEachPiece(half, visit));
+  RETURN_IF_ERROR(ForEachPiece(half, most_bytes, visit));
   const std::int64_t before = half.box.shape.count[d];
   whole.box.shape.count[d] -= before;
   for (BoxPlace* place : {&whole.box.place, &whole.box.logical, &whole.other})
     place->offset += before * place->stride[d];
-  return ForEachPiece(whole, visit);
+  return ForEachPiece(whole, most_bytes, visit);
 }
 
 }  // namespace
 
-Result<std::unique_ptr<DeviceLane>> DeviceLane::Create(Device& device, const DeviceKernels& kernels, Clock& clock) {
-  auto lane = std::unique_ptr<DeviceLane>(new DeviceLane(kernels, clock));
+std::size_t DeviceLane::BytesOf(std::int64_t staged_bytes) {
+  return 2 * static_cast<std::size_t>(kBytesOffset + RoundUp(staged_bytes, 256));
+}
+
+Result<std::unique_ptr<DeviceLane>> DeviceLane::Create(Device& device, const DeviceKernels& kernels,
+                                                       std::shared_ptr<const LaneMemory> memory, std::size_t begin,
+                                                       std::int64_t staged_bytes, Clock& clock) {
+  auto lane = std::unique_ptr<DeviceLane>(new DeviceLane(kernels, std::move(memory), staged_bytes, clock));
   ASSIGN_OR_RETURN(lane->stream_, device.MakeStream(StreamPriority::kLow));
   ASSIGN_OR_RETURN(lane->drained_, device.MakeEvent());
-  for (Batch& batch : lane->batches_) RETURN_IF_ERROR(MakeBatch(device, batch));
+  for (Batch& batch : lane->batches_) {
+    ASSIGN_OR_RETURN(batch.done, device.MakeEvent());
+    batch.pinned = lane->memory_->pinned->bytes().subspan(begin, BytesOf(staged_bytes) / 2);
+    batch.on_device = lane->memory_->on_device->bytes().subspan(begin, BytesOf(staged_bytes) / 2);
+    begin += BytesOf(staged_bytes) / 2;
+  }
   return lane;
 }
 
-DeviceLane::~DeviceLane() = default;
-
-Status DeviceLane::MakeBatch(Device& device, Batch& batch) {
-  constexpr std::size_t kSize = kBytesOffset + kBatchBytes;
-  ASSIGN_OR_RETURN(batch.pinned, device.pinned_memory().Allocate(kSize));
-  ASSIGN_OR_RETURN(batch.on_device, device.memory().Allocate(kSize));
-  ASSIGN_OR_RETURN(batch.done, device.MakeEvent());
-  return OkStatus();
-}
+// A piece begins where the access wants it.
+std::int64_t DeviceLane::PieceBytes() const { return staged_bytes_ - kAccessBytes; }
 
 Status DeviceLane::PlaceAndDigest(std::span<const Placement> boxes, FrameMemory from, std::span<TensorDigest> digests) {
   Begin(Work::kMoveAndDigest, digests, {});
@@ -85,7 +87,7 @@ Status DeviceLane::PlaceAndDigest(std::span<const Placement> boxes, FrameMemory 
       RETURN_IF_ERROR(Add(move, i, 0, 0));
       continue;
     }
-    RETURN_IF_ERROR(ForEachPiece({to.box, view.place}, [&](const BoxPair& piece) {
+    RETURN_IF_ERROR(ForEachPiece({to.box, view.place}, PieceBytes(), [&](const BoxPair& piece) {
       return AddFromHost({{piece.box, to.tensor}, {view.base, piece.other, nullptr}}, i);
     }));
   }
@@ -134,7 +136,7 @@ Status DeviceLane::Zero(std::span<const SlotTarget> boxes) {
 Status DeviceLane::Read(std::span<const SlotSource> boxes, std::span<std::byte> to) {
   Begin(Work::kRead, {}, to);
   for (std::size_t i = 0; i < boxes.size(); ++i) {
-    RETURN_IF_ERROR(ForEachPiece({boxes[i].box, {}}, [&](const BoxPair& piece) -> Status {
+    RETURN_IF_ERROR(ForEachPiece({boxes[i].box, {}}, PieceBytes(), [&](const BoxPair& piece) -> Status {
       const std::int64_t bytes = piece.box.shape.Elements() * piece.box.item_bytes;
       ASSIGN_OR_RETURN(const std::int64_t offset, Reserve(bytes, piece.box.logical.offset * piece.box.item_bytes));
       BoxMove move = MoveOf(piece.box);
@@ -170,7 +172,7 @@ void DeviceLane::Clear(Batch& batch) {
 // At the place modulo kAccessBytes that it has in its tensor.
 Result<std::int64_t> DeviceLane::Reserve(std::int64_t bytes, std::int64_t logical_byte) {
   const auto offset = [&] { return RoundUp(batches_[current_].end, kAccessBytes) + logical_byte % kAccessBytes; };
-  if (batches_[current_].entries.size() == kBatchEntries || offset() + bytes > kBytesOffset + kBatchBytes) {
+  if (batches_[current_].entries.size() == kBatchEntries || offset() + bytes > kBytesOffset + staged_bytes_) {
     RETURN_IF_ERROR(NextBatch());
   }
   return offset();
@@ -201,7 +203,7 @@ Status DeviceLane::Enqueue(Batch& batch) {
   if (batch.entries.empty()) return OkStatus();
   const std::span<const std::byte> entries = std::as_bytes(batch.table.entries());
   std::memcpy(Part(batch.pinned, kEntriesOffset, entries.size()).data(), entries.data(), entries.size());
-  const auto copy = [&](const auto& to, const auto& from, std::int64_t offset, std::size_t bytes) {
+  const auto copy = [&](std::span<std::byte> to, std::span<std::byte> from, std::int64_t offset, std::size_t bytes) {
     return stream_->Copy(Part(to, offset, bytes), Part(from, offset, bytes));
   };
   const auto bytes = static_cast<std::size_t>(batch.end - kBytesOffset);
@@ -239,7 +241,7 @@ Status DeviceLane::Launch(const Batch& batch) {
 Status DeviceLane::Collect(Batch& batch) {
   if (!batch.is_enqueued) return OkStatus();
   RETURN_IF_ERROR(AwaitEvent(*batch.done, Deadline::After(clock_, kDevicePatience), clock_));
-  const std::byte* const digests = batch.pinned->bytes().data();
+  const std::byte* const digests = batch.pinned.data();
   for (std::size_t i = 0; i < batch.entries.size(); ++i) {
     const Entry& entry = batch.entries[i];
     if (work_ == Work::kRead) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -21,13 +22,20 @@
 
 namespace bascule {
 
+// What the lanes of a device have, in one piece each.
+struct LaneMemory {
+  std::unique_ptr<DeviceBuffer> pinned, on_device;
+};
+
 // Errors are those of SlotWork. After one, work may still be under way, and Drain comes before anything else.
 class DeviceLane {
  public:
-  // `device`, whose kernels these are, outlives it.
-  static Result<std::unique_ptr<DeviceLane>> Create(Device& device, const DeviceKernels& kernels, Clock& clock);
-  // Nothing is under way.
-  ~DeviceLane();
+  // `device`, whose kernels these are, outlives it. The lane's memory is `memory` from `begin` on,
+  // BytesOf(staged_bytes) of it: at most `staged_bytes` of boxes are in a batch.
+  static Result<std::unique_ptr<DeviceLane>> Create(Device& device, const DeviceKernels& kernels,
+                                                    std::shared_ptr<const LaneMemory> memory, std::size_t begin,
+                                                    std::int64_t staged_bytes, Clock& clock);
+  static std::size_t BytesOf(std::int64_t staged_bytes);
 
   // As SlotWork, for memory of this device. `digests` has one for each box, to which that of the box is added.
   Status PlaceAndDigest(std::span<const Placement> boxes, FrameMemory from, std::span<TensorDigest> digests);
@@ -50,7 +58,7 @@ class DeviceLane {
     std::size_t bytes = 0;  // in the batch; 0: the device has both places
   };
   struct Batch {
-    std::unique_ptr<DeviceBuffer> pinned, on_device;  // digests, then the table, then bytes
+    std::span<std::byte> pinned, on_device;  // digests, then the table, then bytes
     std::unique_ptr<DeviceEvent> done;
     BoxMoveTable table;
     std::vector<Entry> entries;
@@ -58,8 +66,10 @@ class DeviceLane {
     bool is_enqueued = false;
   };
 
-  DeviceLane(const DeviceKernels& kernels, Clock& clock) : kernels_(kernels), clock_(clock) {}
-  static Status MakeBatch(Device& device, Batch& batch);
+  DeviceLane(const DeviceKernels& kernels, std::shared_ptr<const LaneMemory> memory, std::int64_t staged_bytes,
+             Clock& clock)
+      : kernels_(kernels), memory_(std::move(memory)), staged_bytes_(staged_bytes), clock_(clock) {}
+  std::int64_t PieceBytes() const;
 
   void Begin(Work work, std::span<TensorDigest> digests, std::span<std::byte> read);
   static void Clear(Batch& batch);
@@ -75,6 +85,8 @@ class DeviceLane {
   Status Finish();
 
   const DeviceKernels& kernels_;
+  const std::shared_ptr<const LaneMemory> memory_;  // shared by the lanes of a device, until the last has no work
+  const std::int64_t staged_bytes_;
   Clock& clock_;
   std::unique_ptr<DeviceStream> stream_;
   std::unique_ptr<DeviceEvent> drained_;

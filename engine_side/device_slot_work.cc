@@ -4,28 +4,26 @@
 #include <atomic>
 #include <utility>
 
-#include "base/log.h"
 #include "base/mutex.h"
 #include "base/worker.h"
 #include "engine_side/device_lane.h"
+#include "engine_side/kept_memory.h"
 
 namespace bascule {
 namespace {
 
-constexpr int kLanes = 4;                                 // routes that stage at a time
 constexpr Duration kNap = std::chrono::microseconds(50);  // while decoding stands still
-constexpr std::size_t kSavedBytes = 16U << 20;            // its copy stays in the second-level cache of a large device
 
 // Copies between two memories of a device. Decoding stands still meanwhile, so they go before all else.
 //
 // Thread-safety: Copy and Finish confined to one thread; Settle thread-safe.
 class DeviceCopier final : public BlockCopier {
  public:
-  static Result<std::unique_ptr<DeviceCopier>> Create(Device& device, Clock& clock) {
+  static Result<std::unique_ptr<DeviceCopier>> Create(Device& device, std::size_t saved_bytes, Clock& clock) {
     auto copier = std::unique_ptr<DeviceCopier>(new DeviceCopier(clock));
     ASSIGN_OR_RETURN(copier->stream_, device.MakeStream(StreamPriority::kHigh));
     ASSIGN_OR_RETURN(copier->done_, device.MakeEvent());
-    ASSIGN_OR_RETURN(copier->saved_, device.memory().Allocate(kSavedBytes));
+    ASSIGN_OR_RETURN(copier->saved_, device.memory().Allocate(saved_bytes));
     return copier;
   }
   std::span<std::byte> saved() { return saved_->bytes(); }
@@ -61,7 +59,7 @@ class LanePool {
  public:
   LanePool(Device& device, Clock& clock) : device_(device), clock_(clock) {}
   ~LanePool();
-  Status Fill(const DeviceKernels& kernels);
+  Status Fill(const DeviceKernels& kernels, const DeviceStaging& staging);
 
   Device& device() const { return device_; }
 
@@ -89,16 +87,21 @@ class LanePool {
 
 LanePool::~LanePool() {
   const MutexLock lock(mu_);
-  for (Apart& apart : apart_) {
-    LogWarn("device_memory_kept", "device={}", device_.description().uuid.ToString());
-    static_cast<void>(apart.lane.release());
-  }
+  for (Apart& apart : apart_)
+    KeepForEver(std::move(apart.lane), "staging", Status::DeadlineExceeded("device_deadline"));
 }
 
-Status LanePool::Fill(const DeviceKernels& kernels) {
+Status LanePool::Fill(const DeviceKernels& kernels, const DeviceStaging& staging) {
+  const std::size_t lane_bytes = DeviceLane::BytesOf(staging.lane_bytes);
+  const auto memory = std::make_shared<LaneMemory>();
+  ASSIGN_OR_RETURN(memory->pinned,
+                   device_.pinned_memory().Allocate(lane_bytes * static_cast<std::size_t>(staging.lanes)));
+  ASSIGN_OR_RETURN(memory->on_device, device_.memory().Allocate(memory->pinned->bytes().size()));
   const MutexLock lock(mu_);
-  for (int i = 0; i < kLanes; ++i) {
-    ASSIGN_OR_RETURN(std::unique_ptr<DeviceLane> lane, DeviceLane::Create(device_, kernels, clock_));
+  for (int i = 0; i < staging.lanes; ++i) {
+    ASSIGN_OR_RETURN(std::unique_ptr<DeviceLane> lane,
+                     DeviceLane::Create(device_, kernels, memory, lane_bytes * static_cast<std::size_t>(i),
+                                        staging.lane_bytes, clock_));
     free_.push_back(std::move(lane));
   }
   return OkStatus();
@@ -109,7 +112,7 @@ Result<std::unique_ptr<DeviceLane>> LanePool::Take() {
   const MutexLock lock(mu_);
   while (free_.empty()) {
     if (!clock_.WaitUntil(returned_, mu_, deadline.point()) && free_.empty()) {
-      return Status::DeadlineExceeded("device_deadline", fmt::format("{} streams have work that is not done", kLanes));
+      return Status::DeadlineExceeded("device_deadline", "every stream of staging has work that is not done");
     }
   }
   std::unique_ptr<DeviceLane> lane = std::move(free_.back());
@@ -166,11 +169,12 @@ Status LanePool::Settle() {
 
 class DeviceSlotWork final : public SlotWork {
  public:
-  explicit DeviceSlotWork(Clock& clock) : clock_(clock) {}
+  DeviceSlotWork(const DeviceStaging& staging, Clock& clock) : staging_(staging), clock_(clock) {}
   ~DeviceSlotWork() override {
     static_cast<void>(Settle());
     for (auto& copier : copiers_) {
-      if (copier != nullptr && !copier->Settle().ok()) static_cast<void>(copier.release());
+      const Status settled = copier == nullptr ? OkStatus() : copier->Settle();
+      if (!settled.ok()) KeepForEver(std::move(copier), "a flip in place", settled);
     }
   }
 
@@ -182,7 +186,7 @@ class DeviceSlotWork final : public SlotWork {
       if (known != pools_.end()) continue;
       pools_.push_back(std::make_unique<LanePool>(*device, clock_));
       copiers_.emplace_back();
-      RETURN_IF_ERROR(pools_.back()->Fill(*kernels));
+      RETURN_IF_ERROR(pools_.back()->Fill(*kernels, staging_));
     }
     return OkStatus();
   }
@@ -224,7 +228,8 @@ class DeviceSlotWork final : public SlotWork {
     std::vector<BlockExchange::Share> shares(pools_.size());
     for (std::size_t device = 0; device < pools_.size(); ++device) {
       if (copiers_[device] == nullptr) {
-        ASSIGN_OR_RETURN(copiers_[device], DeviceCopier::Create(pools_[device]->device(), clock_));
+        ASSIGN_OR_RETURN(copiers_[device],
+                         DeviceCopier::Create(pools_[device]->device(), staging_.exchange_bytes, clock_));
       }
       shares[device].copier = copiers_[device].get();
       shares[device].saved = copiers_[device]->saved();
@@ -282,6 +287,7 @@ class DeviceSlotWork final : public SlotWork {
     return OkStatus();
   }
 
+  const DeviceStaging staging_;
   Clock& clock_;
   std::vector<std::unique_ptr<LanePool>> pools_;        // one for each device
   std::vector<std::unique_ptr<DeviceCopier>> copiers_;  // likewise; made for flips in place
@@ -290,8 +296,9 @@ class DeviceSlotWork final : public SlotWork {
 
 }  // namespace
 
-Result<std::unique_ptr<SlotWork>> MakeDeviceSlotWork(const std::vector<Device*>& devices, Clock& clock) {
-  auto work = std::make_unique<DeviceSlotWork>(clock);
+Result<std::unique_ptr<SlotWork>> MakeDeviceSlotWork(const std::vector<Device*>& devices, const DeviceStaging& staging,
+                                                     Clock& clock) {
+  auto work = std::make_unique<DeviceSlotWork>(staging, clock);
   RETURN_IF_ERROR(work->Open(devices));
   return std::unique_ptr<SlotWork>(std::move(work));
 }

@@ -8,6 +8,8 @@
 // Thread-safety: thread-safe.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -17,10 +19,18 @@
 
 namespace bascule {
 
+// What staging has on each device, and as much again of pinned host memory but for exchange_bytes.
+struct DeviceStaging {
+  int lanes = 4;                           // routes, and other readers of slots, that are served at a time
+  std::int64_t lane_bytes = 2 << 20;       // of a lane's bytes in a batch, of which it has two; at least 4096
+  std::size_t exchange_bytes = 16U << 20;  // that a flip in place saves aside at a time: within a second-level cache
+};
+
 // `devices` has the device of each engine rank; ranks may share one. Before it goes it waits for its work; what is not
 // done then keeps its memory until the process ends.
 //
 // Errors of the device; as LoadDeviceKernels
-Result<std::unique_ptr<SlotWork>> MakeDeviceSlotWork(const std::vector<Device*>& devices, Clock& clock);
+Result<std::unique_ptr<SlotWork>> MakeDeviceSlotWork(const std::vector<Device*>& devices, const DeviceStaging& staging,
+                                                     Clock& clock);
 
 }  // namespace bascule

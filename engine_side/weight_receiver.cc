@@ -7,7 +7,6 @@
 #include "base/thread_priority.h"
 #include "engine_side/adoption.h"
 #include "engine_side/connection.h"
-#include "engine_side/device_slot_work.h"
 #include "engine_side/live_digest.h"
 #include "engine_side/receiver_parts.h"
 #include "engine_side/rollback.h"
@@ -23,6 +22,10 @@ Status CheckDevices(const WeightReceiverOptions& options) {
   }
   if (!on_host && (options.memory.from != nullptr || options.copier != nullptr)) {
     return Status::InvalidArgument("bad_options", "slots have their memory on devices, and are copied there");
+  }
+  if (options.device_staging.lanes < 1 || options.device_staging.lane_bytes < 4096 ||
+      options.device_staging.exchange_bytes < 4096) {
+    return Status::InvalidArgument("bad_options", "device_staging has no lane, or fewer than 4096 bytes");
   }
   const bool takes_device_frames = std::ranges::any_of(options.listeners, [](TransportListener* listener) {
     return listener->endpoint().kind == TransportKind::kCudaIpc;
@@ -85,7 +88,7 @@ Result<std::unique_ptr<Foundation>> LayFoundation(const WeightReceiverOptions& o
   RETURN_IF_ERROR(CheckDense(derived.slot_layout()));
   auto made = std::make_unique<Foundation>(Foundation{std::move(engine_plan), std::move(derived), {}, {}, {}});
   if (!options.devices.empty()) {
-    ASSIGN_OR_RETURN(made->device_work, MakeDeviceSlotWork(options.devices, *options.clock));
+    ASSIGN_OR_RETURN(made->device_work, MakeDeviceSlotWork(options.devices, options.device_staging, *options.clock));
   }
   SlotWork& work = made->device_work != nullptr ? *made->device_work : HostSlotWork();
   ASSIGN_OR_RETURN(made->slots, WeightSlots::Create(made->derived.slot_layout(), options.slot_count, *options.clock,

@@ -31,6 +31,7 @@
 #include "bridge/transport/transport.h"
 #include "device/device.h"
 #include "engine_side/block_exchange.h"
+#include "engine_side/device_slot_work.h"
 #include "engine_side/engine_hooks.h"
 #include "engine_side/flip_mode.h"
 #include "engine_side/history.h"
@@ -61,6 +62,7 @@ struct WeightReceiverOptions {
   // Of each engine rank, the device whose memory has its slots; ranks may share one. Empty: the host's has them. A
   // lease then shows addresses for that device. Borrowed: they outlive the receiver.
   std::vector<Device*> devices;
+  DeviceStaging device_staging;
   int slot_count = 2;  // 2, or (kShadow) 3 to keep a way back while the next version stages
   FlipMode flip = FlipMode::kShadow;
   StallBudget stall_budget;

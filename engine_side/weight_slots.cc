@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/checked_math.h"
-#include "base/log.h"
+#include "engine_side/kept_memory.h"
 
 namespace bascule {
 namespace {
@@ -43,8 +43,7 @@ WeightSlots::~WeightSlots() {
   for (const auto& slot : slots_) CHECK(slot->leases == 0);
   const Status settled = work_.Settle();
   if (settled.ok()) return;
-  LogWarn("device_memory_kept", "slots={} why=\"{}\"", slot_count(), settled.ToString());
-  for (auto& slot : slots_) static_cast<void>(slot.release());
+  for (auto& slot : slots_) KeepForEver(std::move(slot), "a slot", settled);
 }
 
 Result<std::unique_ptr<WeightSlots>> WeightSlots::Create(const Layout& engine_layout, int slot_count, Clock& clock,

@@ -28,6 +28,8 @@ constexpr std::array kFailures = {
     FailureReason{kDeadlineExceeded, "deadline", "the session's time is over, or a wait's"},
     FailureReason{kResourceExhausted, "descriptors", "the process may open no more files and sockets"},
     FailureReason{kDeadlineExceeded, "device_deadline", "work of a device did not end in time"},
+    FailureReason{kInternal, "device_error", "a call to a device failed: which, and in the driver's words"},
+    FailureReason{kInternal, "device_lost", "work failed on a device; the process that uses it has to start again"},
     FailureReason{kResourceExhausted, "device_memory",
                   "memory of a device, or shared memory of the host, cannot be had"},
     FailureReason{kDataLoss, "digest_mismatch", "what lies in engine memory is not what the sender digested"},

@@ -38,4 +38,6 @@ void FakeCuda::Fail(const char* function, int nth, int error) {
   Need<void (*)(const char*, int, int)>("bascule_fake_cuda_fail")(function, nth, error);
 }
 
+int FakeCuda::TakeBackFaults() { return Need<int (*)()>("bascule_fake_cuda_take_back_faults")(); }
+
 }  // namespace bascule

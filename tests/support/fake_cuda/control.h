@@ -34,9 +34,11 @@ class FakeCuda {
   // From now on streams run in an order drawn from `seed`.
   static void SetSeed(std::uint64_t seed);
   // The `nth` call from now of the function named (1: the next) fails with `error`, a cudaError_t. kLost: it succeeds,
-  // and what it enqueued never runs; a wait for an event lets everything pass.
+  // and what it enqueued never runs; a wait for an event lets everything pass. "*": of all functions together.
   static void Fail(const char* function, int nth, int error);
   static constexpr int kLost = -1;
+  // What has not come yet of the faults that were ordered will not come. How many those were.
+  static int TakeBackFaults();
 };
 
 }  // namespace bascule

@@ -36,8 +36,21 @@ void Faults::Add(const std::string& function, int nth, int error) {
   faults_.emplace(function, Fault{nth, error});
 }
 
+int Faults::TakeBack() {
+  const MutexLock lock(mu_);
+  const auto count = static_cast<int>(faults_.size());
+  faults_.clear();
+  return count;
+}
+
 int Faults::Take(const std::string& function) {
   const MutexLock lock(mu_);
+  const int of_all = TakeOf("*");
+  const int own = TakeOf(function);
+  return own != cudaSuccess ? own : of_all;
+}
+
+int Faults::TakeOf(const std::string& function) {
   int error = cudaSuccess;
   auto [at, end] = faults_.equal_range(function);
   while (at != end) {

@@ -17,11 +17,14 @@ class Faults {
   static Faults& Get();
 
   void Add(const std::string& function, int nth, int error) EXCLUDES(mu_);
+  // Forgets all. How many there were.
+  int TakeBack() EXCLUDES(mu_);
   // A call of `function`: cudaSuccess, the error that was ordered, or kLost.
   int Take(const std::string& function) EXCLUDES(mu_);
 
  private:
   Faults();
+  int TakeOf(const std::string& function) REQUIRES(mu_);
   struct Fault {
     int calls_left = 0;
     int error = 0;

@@ -167,6 +167,8 @@ int bascule_fake_cuda_take_fault(const char* function) {
 
 void bascule_fake_cuda_seed(std::uint64_t seed) { Streams::Get().SetSeed(seed); }
 
+int bascule_fake_cuda_take_back_faults() { return Faults::Get().TakeBack(); }
+
 void bascule_fake_cuda_fail(const char* function, int nth, int error) { Faults::Get().Add(function, nth, error); }
 
 }  // extern "C"
