@@ -13,14 +13,14 @@ def rows():
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
+def tests_in(path):
+    if path.suffix == ".cc":
+        return set(re.findall(r"TEST(?:_F|_P)?\(\w+,\s*(\w+)\)", path.read_text()))
+    return set(re.findall(r"def (test_\w+)\(", path.read_text())) if path.suffix == ".py" else set()
+
+
 def all_tests():
-    names = set()
-    for path in (ROOT / "tests").rglob("*"):
-        if path.suffix == ".cc":
-            names |= set(re.findall(r"TEST(?:_F|_P)?\(\w+,\s*(\w+)\)", path.read_text()))
-        elif path.suffix == ".py":
-            names |= set(re.findall(r"def (test_\w+)\(", path.read_text()))
-    return names
+    return set().union(*map(tests_in, (ROOT / "tests").rglob("*")))
 
 
 class FaultMatrixTest(unittest.TestCase):
