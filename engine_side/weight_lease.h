@@ -12,6 +12,7 @@
 
 namespace bascule {
 
+class SlotWork;
 class WeightSlots;
 struct HeldDigests;
 
@@ -31,6 +32,8 @@ class WeightLease {
   // Which of the receiver's slots it shows. As long as slots have memory of their own, a slot's addresses never change:
   // what was made for them (a CUDA graph) serves whenever the slot is live.
   int slot() const;
+  // What works on the memory that it shows, which may be that of devices.
+  SlotWork& work() const;
   // The digests of what it shows, as they were proven. See engine_side/weight_slots.h.
   const HeldDigests& held() const;
   // By which another process maps all memory of a rank, read-only; -1 where it cannot. The lease's: duplicate it to

@@ -292,6 +292,11 @@ int WeightLease::slot() const {
   return slot_;
 }
 
+SlotWork& WeightLease::work() const {
+  CHECK(slots_ != nullptr);
+  return slots_->work();
+}
+
 const HeldDigests& WeightLease::held() const {
   CHECK(slots_ != nullptr);
   return slots_->HeldOf(*this);

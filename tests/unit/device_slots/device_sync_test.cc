@@ -4,6 +4,8 @@
 #include <set>
 
 #include "bridge/layout/layout.h"
+#include "bridge/transport/loopback/listener.h"
+#include "engine_side/peer_sender.h"
 #include "tests/support/device_work/device_work.h"
 #include "tests/unit/device_slots/device_engine.h"
 
@@ -184,6 +186,34 @@ TEST_F(DeviceSlotsTest, WhatAnEngineDerivesIsMadeOnItsDeviceAndProven) {
   }
 
   EXPECT_THAT(FoundWhenAltered(0, 6, 5), HasSubstr("derived tensor twice on engine rank 0"));
+}
+
+TEST_F(DeviceSlotsTest, AVersionOnDevicesIsSentOnToAnEngineThatHasNone) {
+  WeightReceiverOptions options;
+  options.devices = {&FakeDevice(1), &FakeDevice(0)};
+  Start(std::move(options), TransportKind::kLoopback);
+  PublishWell(1);
+  const auto routes = *LoopbackListener::Create(network_, "peer");
+  WeightReceiverOptions on_host{.layout = PaddedLayout(trainer_.Rows())};
+  on_host.listeners = {routes.get()};
+  const auto peer = *WeightReceiver::Create(std::move(on_host), idle_);
+  const auto calls = *control_.Listen("peer", [&](ControlChannel& channel) { (void)peer->Serve(channel); });
+  ConnectionOptions connection{.address = "peer", .control = &control_};
+  connection.transports = {dialer_.get()};
+
+  const SendReport report = SendLive(*receiver_, {}, std::move(connection), Soon(), StopSignal());
+
+  ASSERT_TRUE(report.status.ok()) << report.status.ToString();
+  EXPECT_EQ(peer->status().live, receiver_->status().live);
+  const EngineContents expected = Expected();
+  const WeightLease lease = peer->AcquireLive();
+  for (int rank = 0; rank < kEngineRanks; ++rank) {
+    for (int tensor = 0; tensor < std::ssize(expected[0]); ++tensor) {
+      EXPECT_TRUE(std::ranges::equal(lease.Tensor(rank, tensor),
+                                     expected[static_cast<std::size_t>(rank)][static_cast<std::size_t>(tensor)]))
+          << rank << " " << tensor;
+    }
+  }
 }
 
 TEST_F(DeviceSlotsTest, OptionsThatContradictTheDevicesAreRefused) {
