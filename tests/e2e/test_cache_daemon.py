@@ -136,6 +136,21 @@ class CacheDaemonTest(EndToEndTest):
         self.assertEqual(self.status(engine)["live"]["version"], 1, "it does not go back with a daemon that starts anew")
         self.assertEqual(self.generate(engine, PROMPT)["tokens"], tokens)
 
+    def test_a_daemon_that_is_killed_while_it_loads_leaves_no_socket_that_is_taken_for_a_ready_one(self):
+        """C-122."""
+        large = checkpoint(size=40_000_000)
+        daemon = self.start("daemon", large, "--socket", self.socket)
+        daemon.until(lambda event: event.get("event") == "socket")
+
+        daemon.kill()
+
+        self.assertTrue(self.socket.exists())
+        self.assert_fails(self.start_refused(large), 4, "peer_unreachable")
+        again = self.start("daemon", large, "--socket", self.socket)
+        again.until(lambda event: event.get("event") == "socket")
+        engine = self.start_attached(large)  # which waits until the daemon has loaded
+        self.assertEqual((engine.ready["source"], engine.ready["digest"]), ("daemon", self.digest(large)))
+
     def test_a_killed_engine_is_forgotten_and_memory_does_not_grow_with_versions(self):
         daemon = self.start_daemon(checkpoint(), "--keep", 2)
         engine = self.start_attached()

@@ -185,6 +185,30 @@ TEST(CheckpointTest, AnIndexThatPointsOutOfItsDirectoryOpensNothing) {
       << status.message();
 }
 
+// C-058. Whoever writes it begins with the index or ends with it, and an earlier save has left files of its own.
+TEST(CheckpointTest, ADirectoryThatIsBeingWrittenIsRefusedUntilAllOfItIsThereAndOldFilesAreNoPartOfIt) {
+  const char* const index = R"({"a":"n-1.safetensors","b":"n-2.safetensors","c":"n-3.safetensors"})";
+  const std::pair<const char*, const char*> files[] = {
+      {"n-1.safetensors", "a"}, {"n-2.safetensors", "b"}, {"n-3.safetensors", "c"}};
+  for (const bool index_first : {true, false}) {
+    const TempDirectory dir;
+    WriteOne(dir, "m-1.safetensors", "a");
+    WriteOne(dir, "m-2.safetensors", "z");
+    if (index_first) WriteIndex(dir, index);
+    for (const auto& [file, tensor] : files) {
+      EXPECT_EQ(Checkpoint::Open(dir.path()).status().reason(), index_first ? "shard_missing" : "ambiguous_files");
+      WriteOne(dir, file, tensor);
+    }
+    if (!index_first) WriteIndex(dir, index);
+
+    const auto checkpoint = Checkpoint::Open(dir.path());
+
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
+    EXPECT_EQ((*checkpoint)->files().size(), 3U);
+    EXPECT_EQ((*checkpoint)->tensors().size(), 3U);
+  }
+}
+
 // C-058.
 TEST(CheckpointTest, AWholeFileBesideAnIndexThatDoesNotListItIsAmbiguous) {
   const TempDirectory dir;
