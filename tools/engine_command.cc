@@ -1,9 +1,13 @@
 // bascule engine: serves rollouts from a checkpoint and takes new versions while it does.
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
 #include <thread>
+#include <vector>
 
 #include "tools/command.h"
 #include "tools/dtype_option.h"
@@ -29,6 +33,7 @@ struct EngineOptions {
   std::string over_budget = "postpone";
   std::string daemon_check = "full";
   std::string numerics = "exact";
+  std::string device = "cpu";
   std::string run = "checkpoint";
   std::uint64_t version = 0;
   Duration load_deadline = std::chrono::minutes(30);
@@ -36,13 +41,35 @@ struct EngineOptions {
   SecurityOptions security;
 };
 
-void SayReady(Output& out, const WeightVersion& version, FirstSource source, const ReadSummary& read, double load_ms) {
+constexpr std::string_view kCuda = "cuda:";
+
+// The ordinals of "cuda:0,1", none of "cpu"; no value for anything else.
+std::optional<std::vector<int>> OrdinalsOf(std::string_view device) {
+  std::vector<int> ordinals;
+  if (device == "cpu") return ordinals;
+  if (!device.starts_with(kCuda)) return std::nullopt;
+  device.remove_prefix(kCuda.size());
+  while (true) {
+    int ordinal = 0;
+    const auto [end, error] = std::from_chars(device.data(), device.data() + device.size(), ordinal);
+    if (error != std::errc() || ordinal < 0) return std::nullopt;
+    ordinals.push_back(ordinal);
+    device.remove_prefix(static_cast<std::size_t>(end - device.data()));
+    if (device.empty()) return ordinals;
+    if (device.front() != ',') return std::nullopt;
+    device.remove_prefix(1);
+  }
+}
+
+void SayReady(Output& out, const std::string& device, const WeightVersion& version, FirstSource source,
+              const ReadSummary& read, double load_ms) {
   if (out.json()) {
     out.PrintObject(Json{{"event", "ready"},
                          {"version", version.number},
                          {"run", version.run},
                          {"digest", version.digest.ToHex()},
                          {"source", FirstSourceName(source)},
+                         {"device", device},
                          {"load_ms", load_ms},
                          {"read",
                           {{"strategy", ReadStrategyName(read.strategy)},
@@ -54,8 +81,9 @@ void SayReady(Output& out, const WeightVersion& version, FirstSource source, con
                                 ? fmt::format("{:.0f} MB by --read {}", static_cast<double>(read.read_bytes) / 1e6,
                                               ReadStrategyName(read.strategy))
                                 : fmt::format("from the {}", FirstSourceName(source));
-    out.PrintText(fmt::format("ready     version {} (digest {}) in {:.0f} ms, {}", version.ToString(),
-                              version.digest.ToHex(), load_ms, how));
+    const std::string where = device == "cpu" ? "" : ", on " + device;
+    out.PrintText(fmt::format("ready     version {} (digest {}) in {:.0f} ms, {}{}", version.ToString(),
+                              version.digest.ToHex(), load_ms, how, where));
   }
 }
 
@@ -72,6 +100,10 @@ Outcome RunEngine(Program& program, const EngineOptions& options) {
   ASSIGN_OR_RETURN(ServerSecurity security, ServerSecurityOf(options.security));
   ASSIGN_OR_RETURN(auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
   EngineProcessOptions process = options.process;
+  if (const std::vector<int> ordinals = OrdinalsOf(options.device).value_or(std::vector<int>()); !ordinals.empty()) {
+    ASSIGN_OR_RETURN(process.decode_devices, DecodeDevices::Open(ordinals));
+    process.devices = process.decode_devices.devices;
+  }
   process.parallel = ParallelWanted(checkpoint, options.tensor_parallel);
   process.read = options.read;
   process.security = std::move(security);
@@ -96,8 +128,8 @@ Outcome RunEngine(Program& program, const EngineOptions& options) {
       deadline, program.interrupt.token());
   if (program.interrupt.requested()) return program.interrupt.StopStatusOfServer();
   if (!begun.ok()) return begun;
-  SayReady(program.out, *engine->receiver().status().live, membership.first_source(), checkpoint.read_summary(),
-           MsOf(clock.Now() - began));
+  SayReady(program.out, process.decode_devices.Name(), *engine->receiver().status().live, membership.first_source(),
+           checkpoint.read_summary(), MsOf(clock.Now() - began));
   program.interrupt.Wait();
   return program.interrupt.StopStatusOfServer();
 }
@@ -141,6 +173,14 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
                  "with activations rounded to bf16")
       ->capture_default_str()
       ->check(CLI::IsMember({"exact", "fast"}));
+  app.add_option("--device", options.device,
+                 "where weights lie and decoding computes: cpu, or cuda: and a GPU's number for each engine rank "
+                 "(cuda:0,1 with --tp 2)")
+      ->capture_default_str()
+      ->type_name("cpu|cuda:N[,N..]")
+      ->check([](const std::string& text) {
+        return OrdinalsOf(text) ? std::string() : "'" + text + "' is neither cpu nor cuda:N[,N..]";
+      });
   AddKvPolicy(app, process.kv_policy, "what becomes of a request that runs at a flip, unless it names a policy")
       ->default_str("recompute");
   app.add_option("--slots", process.slot_count, "versions in memory; 3 keep a way back while the next one stages")

@@ -33,6 +33,7 @@ ServingStatus ServingOf(const DecodeStatus& decode) {
           .prefix_entries = decode.prefix_entries,
           .kv_policy = std::string(KvPolicyName(decode.kv_policy)),
           .flip_gaps = decode.flip_gaps,
+          .device = decode.device,
           .staging_share = std::nullopt};
 }
 
@@ -78,8 +79,11 @@ Status EngineProcess::Parts::MakeDecoder(const EngineProcessOptions& options, co
   decode_options.max_step_tokens =
       std::max(decode_options.max_step_tokens, 2 * std::min(options.max_running, kMostStepTokens / 2));
   decode_options.cores = options.decode_cores;
-  if (options.fast_numerics) {
+  decode_options.devices = options.decode_devices;
+  if (options.fast_numerics && options.decode_devices.empty()) {
     ASSIGN_OR_RETURN(fast, MakeFastGemm());
+  } else if (options.fast_numerics) {
+    decode_options.devices.precision = ActivationPrecision::kBf16;
   }
   decode_options.fast = fast.get();
   if (options.staging_slowdown > 0) {

@@ -22,7 +22,9 @@ struct EngineProcessOptions : ReceivingOptions {
   KvPolicy kv_policy = KvPolicy::kRecompute;  // of requests that name none
   double staging_slowdown = 1.25;             // of decode steps, to which staging is held; 0: it never pauses
   std::vector<int> decode_cores;
-  bool fast_numerics = false;  // products of many rows by a library: kernels/fast_gemm.h
+  bool fast_numerics =
+      false;  // products of many rows by a library: kernels/fast_gemm.h; on devices, rounded activations
+  DecodeDevices decode_devices;  // one a rank, with the slots in their memory; none: processors
 };
 
 class EngineProcess {

@@ -65,8 +65,10 @@ std::string HistogramText(std::string_view name, const Json& histogram) {
 }
 
 std::string DetailsText(const Json& details) {
-  return fmt::format("\n\n{}\n\n{}\n\nstaging share {}", HistogramText("STALLS", details["stall_histogram_us"]),
-                     HistogramText("TOKEN GAPS", details["token_gap_histogram_us"]), Text(details["staging_share"]));
+  return fmt::format("\n\n{}\n\n{}\n\nstaging share {}\ndecodes on {}",
+                     HistogramText("STALLS", details["stall_histogram_us"]),
+                     HistogramText("TOKEN GAPS", details["token_gap_histogram_us"]), Text(details["staging_share"]),
+                     Text(details["device"]));
 }
 
 std::string RanksText(const Json& ranks) {

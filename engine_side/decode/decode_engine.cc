@@ -198,6 +198,7 @@ void Engine::Stop() {
 void Engine::Run() {
   PinToCores(cores_);
   while (AwaitWork()) RunStep();
+  decoder_->Stop();
   std::vector<Delivery> deliveries;
   {
     MutexLock lock(mu_);

@@ -56,6 +56,9 @@ class Decoder {
   virtual Result<Draws> Step(std::span<const StepRow> rows, std::span<const SampleWish> wishes,
                              std::shared_ptr<StepWeights> weights) = 0;
 
+  // No step comes any more: lets go of weights in any case, also where a device that was given up may still read them.
+  virtual void Stop() {}
+
   // OK, or what keeps every later step from being done.
   virtual Status health() const { return OkStatus(); }
 };

@@ -41,7 +41,11 @@ DeviceDecoder::~DeviceDecoder() {
   kept->push_back(std::shared_ptr<DeviceBuffer>(std::move(drawn_here_)));
   kept->push_back(std::shared_ptr<DeviceBuffer>(std::move(logits_here_)));
   kept->push_back(std::make_shared<StepGraphs>(std::move(graphs_)));
-  kept->push_back(std::move(held_));
+}
+
+void DeviceDecoder::Stop() {
+  if (held_ != nullptr) static_cast<void>(Drain(kLastPatience));
+  held_.reset();
 }
 
 Status DeviceDecoder::Allocate(const KvShape& kv, std::int64_t pages) {

@@ -38,12 +38,13 @@ class DeviceDecoder final : public Decoder {
   // ResourceExhausted "device_memory"; Unavailable "no_cublas"; errors of the devices
   static Result<std::unique_ptr<DeviceDecoder>> Create(DecoderOptions options, DecodeDevices devices, const KvShape& kv,
                                                        std::int64_t pages, Clock& clock);
-  // What a device that was given up may still use, weights among it, stays as long as the process.
+  // What a device that was given up may still use stays as long as the process.
   ~DeviceDecoder() override;
 
   Status CopyPages(std::span<const PageCopy> copies) override;
   Result<Draws> Step(std::span<const StepRow> rows, std::span<const SampleWish> wishes,
                      std::shared_ptr<StepWeights> weights) override;
+  void Stop() override;
   // Not OK once a device is lost, or took longer than step_deadline: what it still does nobody knows.
   Status health() const override { return broken_; }
 

@@ -238,6 +238,7 @@ class EngineVersionStatusService::Service final : public v1::VersionStatus::Serv
     Fill(StallsOf(receiver_.History()), *out.mutable_stalls());
     Fill(serving.flip_gaps, *out.mutable_token_gaps());
     if (serving.staging_share) out.set_staging_share(*serving.staging_share);
+    out.set_device(serving.device);
   }
 
   WeightReceiver& receiver_;

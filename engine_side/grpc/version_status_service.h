@@ -27,6 +27,7 @@ struct ServingStatus {
   std::int64_t prefix_entries = 0;
   std::string kv_policy = "recompute";
   LatencyHistogram flip_gaps;              // between two tokens of a request where a flip lay
+  std::string device = {};                 // where it decodes: "cpu", "cuda:0,1"; empty where it does not
   std::optional<double> staging_share;     // of the time; none where staging is not throttled
   std::optional<CacheDaemonStatus> cache;  // of a cache daemon
 };

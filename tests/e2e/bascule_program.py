@@ -184,7 +184,7 @@ class EndToEndTest(unittest.TestCase):
         return running
 
     def start_engine(self, *arguments, **options):
-        engine = Engine(*arguments, env=self.env, **options)
+        engine = Engine(*arguments, env={**(self.env or {}), **options.pop("env", {})}, **options)
         self.addCleanup(engine.kill)
         return engine
 

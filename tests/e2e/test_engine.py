@@ -71,7 +71,8 @@ class EngineTest(EndToEndTest):
 
         self.assertEqual(list(status), [*STATUS_KEYS, "details"])
         details = status["details"]
-        self.assertEqual(list(details), ["stall_histogram_us", "token_gap_histogram_us", "staging_share"])
+        self.assertEqual(list(details), ["stall_histogram_us", "token_gap_histogram_us", "staging_share", "device"])
+        self.assertEqual(details["device"], "cpu")
         self.assertEqual(details["stall_histogram_us"], [{"up_to": 1, "count": 3}])  # nothing was decoding
         self.assertEqual(details["token_gap_histogram_us"], [])
         self.assertGreater(details["staging_share"], 0)

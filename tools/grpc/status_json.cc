@@ -80,7 +80,8 @@ Json HistogramJson(const google::protobuf::RepeatedPtrField<v1::LatencyClass>& c
 Json DetailsJson(const v1::EngineDetails& details) {
   return {{"stall_histogram_us", HistogramJson(details.stalls())},
           {"token_gap_histogram_us", HistogramJson(details.token_gaps())},
-          {"staging_share", details.has_staging_share() ? Json(details.staging_share()) : Json(nullptr)}};
+          {"staging_share", details.has_staging_share() ? Json(details.staging_share()) : Json(nullptr)},
+          {"device", details.device().empty() ? Json(nullptr) : Json(details.device())}};
 }
 
 Json CacheJson(const v1::CacheStatus& cache) {
