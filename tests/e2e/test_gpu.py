@@ -40,6 +40,18 @@ class FakeGpuTest(EndToEndTest):
                 details = self.run_ok("status", on_gpu.address, "--details").object["details"]
                 self.assertEqual(details["device"], device)
 
+    def test_a_version_goes_from_a_trainers_gpu_to_the_engine_on_the_same_one(self):
+        engine = self.start_engine(checkpoint(), "--device", "cuda:1", "--kv-pages", 64, env=TWO_GPUS)
+        on_cpu = self.start_engine(checkpoint(version=2))
+
+        sent = run("publish", checkpoint(version=2), "--to", engine.address, "--transport", "cuda_ipc", "--device", "1",
+                   env={**self.env, **TWO_GPUS})  # fmt: skip
+
+        self.assertEqual(sent.code, 0, sent)
+        self.assertEqual(sent.object["transport"], "cuda_ipc")
+        self.assertEqual(engine.status()["live"]["digest"], on_cpu.ready["digest"])
+        self.assertEqual(self.tokens(engine), self.tokens(on_cpu))
+
     def test_devices_that_are_not_there_or_too_few_are_refused_with_those_that_are(self):
         for arguments, reason in ((("--device", "cuda:7"), "no_such_device"),
                                   (("--device", "cuda:0", "--tp", 2), "bad_options")):  # fmt: skip
