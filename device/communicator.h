@@ -53,7 +53,8 @@ class Communicator {
   // False while what was begun last, joining at first, is not done. Errors of NCCL, which may come at any time.
   virtual Result<bool> Settled() = 0;
 
-  // The rest wants a settled communicator: FailedPrecondition "communicator_busy". Each may leave it unsettled.
+  // The rest wants a settled communicator: FailedPrecondition "communicator_busy". Each may leave it unsettled, and only
+  // when it has settled does its work lie in the stream: what is enqueued there before that may run before it.
   //
   // Memory that many moves will use; stays registered until the end.
   virtual Status Register(std::span<std::byte> memory) = 0;

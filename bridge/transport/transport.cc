@@ -12,17 +12,19 @@ std::string_view TransportName(TransportKind kind) {
       return "grpc";
     case TransportKind::kCudaIpc:
       return "cuda_ipc";
+    case TransportKind::kNccl:
+      return "nccl";
   }
   return "unknown";
 }
 
 Result<TransportKind> ParseTransport(std::string_view name) {
-  for (const TransportKind kind :
-       {TransportKind::kLoopback, TransportKind::kShm, TransportKind::kGrpc, TransportKind::kCudaIpc}) {
+  for (const TransportKind kind : {TransportKind::kLoopback, TransportKind::kShm, TransportKind::kGrpc,
+                                   TransportKind::kCudaIpc, TransportKind::kNccl}) {
     if (TransportName(kind) == name) return kind;
   }
   return Status::InvalidArgument("unknown_transport",
-                                 fmt::format("'{}' is none of loopback, shm, grpc, cuda_ipc", name));
+                                 fmt::format("'{}' is none of loopback, shm, grpc, cuda_ipc, nccl", name));
 }
 
 Status BucketSender::SendViews(std::size_t, std::vector<BoxView>) {

@@ -26,7 +26,7 @@ namespace bascule {
 class Device;
 class DeviceStream;
 
-enum class TransportKind : std::uint8_t { kLoopback, kShm, kGrpc, kCudaIpc };
+enum class TransportKind : std::uint8_t { kLoopback, kShm, kGrpc, kCudaIpc, kNccl };
 std::string_view TransportName(TransportKind kind);  // "shm"
 // InvalidArgument "unknown_transport"
 Result<TransportKind> ParseTransport(std::string_view name);
@@ -52,7 +52,9 @@ struct BucketAck {
 // Where a listener can be reached and what makes a route belong to a connection.
 struct TransportEndpoint {
   TransportKind kind = TransportKind::kLoopback;
-  std::string address;  // loopback: a name; shm: a socket path; grpc: host:port; cuda_ipc: a device's UUID:socket path
+  // loopback: a name; shm: a socket path; grpc: host:port; cuda_ipc: a device's UUID:socket path; nccl: a device's
+  // UUID:version:carrier's kind and address
+  std::string address;
   friend bool operator==(const TransportEndpoint&, const TransportEndpoint&) = default;
 };
 
@@ -94,8 +96,7 @@ class BucketSender {
   // As Send, of a frame of header and digests whose slices lie at `payload`, with their memory, which is let go with
   // the acknowledgement. Only where TakesViews.
   virtual Status SendViews(std::size_t bytes, std::vector<BoxView> payload);
-  // A frame has a second part, as large again, in memory of a device that both ends share: for payload that neither
-  // end's host touches.
+  // A frame has a second part, as large again, in memory of a device: for payload that neither end's host touches.
   virtual bool HasDevicePayload() const { return false; }
   // That part of the acquired frame. What was read from it is done. Only where HasDevicePayload.
   virtual std::span<std::byte> AcquireDevicePayload();

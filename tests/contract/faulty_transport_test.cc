@@ -217,14 +217,15 @@ TEST(FaultPlanTest, ASeedMakesAPlanThatRepeatsAndPrints) {
 }
 
 TEST(TransportNameTest, EveryKindHasANameThatParsesBackToIt) {
-  for (const TransportKind kind : {TransportKind::kLoopback, TransportKind::kShm, TransportKind::kGrpc}) {
+  for (const TransportKind kind : {TransportKind::kLoopback, TransportKind::kShm, TransportKind::kGrpc,
+                                   TransportKind::kCudaIpc, TransportKind::kNccl}) {
     const Result<TransportKind> parsed = ParseTransport(TransportName(kind));
     ASSERT_TRUE(parsed.ok());
     EXPECT_EQ(*parsed, kind);
   }
   EXPECT_EQ(TransportName(TransportKind::kShm), "shm");
   EXPECT_EQ(TransportName(TransportKind::kCudaIpc), "cuda_ipc");
-  EXPECT_EQ(ParseTransport("cuda_ipc").status().reason(), "unknown_transport");
+  EXPECT_EQ(TransportName(TransportKind::kNccl), "nccl");
   EXPECT_EQ(ParseTransport("carrier_pigeon").status().reason(), "unknown_transport");
 }
 

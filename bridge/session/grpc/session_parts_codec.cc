@@ -15,6 +15,7 @@ constexpr std::array kTransports = {
     std::pair{TransportKind::kShm, v1::TRANSPORT_SHM},
     std::pair{TransportKind::kGrpc, v1::TRANSPORT_GRPC},
     std::pair{TransportKind::kCudaIpc, v1::TRANSPORT_CUDA_IPC},
+    std::pair{TransportKind::kNccl, v1::TRANSPORT_NCCL},
 };
 
 }  // namespace

@@ -46,12 +46,20 @@ void Communicator::Join(bool lost) {
 }
 
 ncclResult_t Communicator::State() {
+  std::function<void()> due;
+  {
+    const MutexLock lock(mu_);
+    if (busy_for_ > 0) --busy_for_;
+    if (busy_for_ == 0) due = std::exchange(later_, nullptr);
+  }
+  if (due != nullptr) due();  // without the lock, which streams take
+  return CurrentState();
+}
+
+ncclResult_t Communicator::CurrentState() {
   const MutexLock lock(mu_);
   if (aborted_) return ncclInvalidArgument;
-  if (busy_for_ > 0) {
-    --busy_for_;
-    return ncclInProgress;
-  }
+  if (busy_for_ > 0) return ncclInProgress;
   if (error_ != ncclSuccess) return error_;
   if (!joined_) {
     if (lost_ || board_->CountPresent() < size_) return ncclInProgress;
@@ -68,11 +76,17 @@ bool Communicator::IsUsable() {
   return joined_ && busy_for_ == 0 && error_ == ncclSuccess && !aborted_ && !finalizing_;
 }
 
-bool Communicator::MayTakeAWhile() {
+bool Communicator::EnqueueNowOrLater(std::function<void()> enqueue) {
   const std::uint64_t draw = Draw(8);
-  const MutexLock lock(mu_);
-  busy_for_ = draw < 4 ? static_cast<int>(draw) : 0;
-  return busy_for_ > 0;
+  {
+    const MutexLock lock(mu_);
+    ++under_way_;
+    busy_for_ = draw < 4 ? static_cast<int>(draw) : 0;
+    if (busy_for_ > 0) later_ = std::move(enqueue);
+    if (busy_for_ > 0) return false;
+  }
+  enqueue();
+  return true;
 }
 
 void Communicator::Break(ncclResult_t error) {
@@ -83,6 +97,7 @@ void Communicator::Break(ncclResult_t error) {
 void Communicator::Abort() {
   const MutexLock lock(mu_);
   aborted_ = true;
+  later_ = nullptr;
 }
 
 bool Communicator::aborted() {
@@ -103,11 +118,6 @@ void Communicator::NoteRegistered(int count) {
 int Communicator::TakeRegistrations() {
   const MutexLock lock(mu_);
   return std::exchange(registrations_, 0);
-}
-
-void Communicator::NoteEnqueued() {
-  const MutexLock lock(mu_);
-  ++under_way_;
 }
 
 std::shared_ptr<Communicator> Find(ncclComm_t handle) {

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "base/mutex.h"
@@ -31,8 +32,8 @@ class Communicator {
   ncclResult_t State() EXCLUDES(mu_);
   // Whether State has said that all is well since the last call that took a while.
   bool IsUsable() EXCLUDES(mu_);
-  // For some calls of State from now on it is in progress. False: not at all this time.
-  bool MayTakeAWhile() EXCLUDES(mu_);
+  // Runs `enqueue`: now, or when some calls of State, which say that it is in progress, have been made. False: later.
+  bool EnqueueNowOrLater(std::function<void()> enqueue) EXCLUDES(mu_);
   void Break(ncclResult_t error) EXCLUDES(mu_);
   // Nothing of it runs any more: what is in streams ends without having done anything.
   void Abort() EXCLUDES(mu_);
@@ -40,11 +41,10 @@ class Communicator {
   void Finalize() EXCLUDES(mu_);
   void NoteRegistered(int count) EXCLUDES(mu_);
   int TakeRegistrations() EXCLUDES(mu_);
-  // One more operation is in a stream.
-  void NoteEnqueued() EXCLUDES(mu_);
 
  private:
   friend class Operation;
+  ncclResult_t CurrentState() EXCLUDES(mu_);
   const ncclUniqueId id_;
   const int rank_;
   const int size_;
@@ -57,7 +57,8 @@ class Communicator {
   bool aborted_ GUARDED_BY(mu_) = false;
   bool finalizing_ GUARDED_BY(mu_) = false;
   int busy_for_ GUARDED_BY(mu_) = 0;  // calls of State
-  int under_way_ GUARDED_BY(mu_) = 0;
+  std::function<void()> later_ GUARDED_BY(mu_);
+  int under_way_ GUARDED_BY(mu_) = 0;  // operations that are not done
   int registrations_ GUARDED_BY(mu_) = 0;
   ncclResult_t error_ GUARDED_BY(mu_) = ncclSuccess;
   std::array<std::uint64_t, kMaxRanks> sent_ GUARDED_BY(mu_){};  // messages, by peer

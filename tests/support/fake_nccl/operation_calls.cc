@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/status.h"
 #include "tests/support/fake_cuda/library_seam.h"
 #include "tests/support/fake_nccl/calls_internal.h"
 #include "tests/support/fake_nccl/operation.h"
@@ -108,9 +109,9 @@ ncclResult_t Enqueue(const std::vector<Part>& parts) {
     const bascule::fake_cuda::Work work{.ready = [operation = part.operation] { return operation->MayStep(); },
                                         .run = [operation = part.operation] { operation->Step(); },
                                         .done = [operation = part.operation] { return operation->IsDone(); }};
-    part.communicator->NoteEnqueued();
-    if (bascule_fake_cuda_enqueue_work(part.stream, work) != cudaSuccess) return ncclInvalidArgument;
-    if (part.communicator->MayTakeAWhile()) answer = ncclInProgress;
+    const bool now = part.communicator->EnqueueNowOrLater(
+        [stream = part.stream, work] { CHECK(bascule_fake_cuda_enqueue_work(stream, work) == cudaSuccess); });
+    if (!now) answer = ncclInProgress;
   }
   return answer;
 }

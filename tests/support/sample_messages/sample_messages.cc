@@ -48,7 +48,8 @@ std::vector<SessionMessage> OneMessageOfEach() {
   reply.endpoints = {{TransportKind::kLoopback, "x"},
                      {TransportKind::kShm, "/p"},
                      {TransportKind::kGrpc, "h:1"},
-                     {TransportKind::kCudaIpc, "GPU-1:/p"}};
+                     {TransportKind::kCudaIpc, "GPU-1:/p"},
+                     {TransportKind::kNccl, "GPU-2:2.28.9:grpc:h:1"}};
   reply.connection = ~std::uint64_t{0};
   reply.max_credits = 8;
   FlipReport report{{"run", 8, SampleHash(4)}, 77, 12.5, {1, 2, 3, 4, 5, 6, 7, {{"images", 8, 9}}}};

@@ -45,8 +45,9 @@ TEST(CommunicatorTest, WhatIsSentArrivesInTheOrderOfTheStreamsWhateverTheirPace)
 
     ASSERT_TRUE(ranks[0].communicator->Move(std::vector{ranks[0].To(1, 0, kBytes)}, *ranks[0].stream).ok());
     ASSERT_TRUE(ranks[1].communicator->Move(std::vector{ranks[1].From(0, kBytes, kBytes)}, *ranks[1].stream).ok());
+    ASSERT_TRUE(ranks[0].Settle().ok());
     ASSERT_TRUE(ranks[0].Fill(std::byte{0xee}).ok());  // behind the move, so it changes nothing
-    for (const Rank& rank : ranks) ASSERT_TRUE(rank.Settle().ok() && rank.Drain().ok());
+    ASSERT_TRUE(AllDone(ranks));
 
     const std::vector<std::byte> got = ranks[1].Read();
     EXPECT_THAT(std::span(got).subspan(0, kBytes), Each(std::byte{0}));
@@ -70,8 +71,8 @@ TEST(CommunicatorTest, AGroupsPartsGoOnSideBySideSoRanksMayExchange) {
     ASSERT_TRUE(ranks[rank].communicator->Move(transfers, *ranks[rank].stream).ok());
   }
 
+  ASSERT_TRUE(AllDone(ranks));
   for (const Rank& rank : ranks) {
-    ASSERT_TRUE(rank.Settle().ok() && rank.Drain().ok());
     const std::vector<std::byte> got = rank.Read();
     for (int r = 0; r < 3; ++r) {
       EXPECT_THAT(std::span(got).subspan(static_cast<std::size_t>(r) * kBytes, kBytes), Each(ByteOf(r)));
@@ -88,10 +89,8 @@ TEST(CommunicatorTest, ABroadcastGivesEveryRankWhatTheRootHas) {
       ASSERT_TRUE(rank.communicator->Broadcast(rank.memory->bytes(), root, *rank.stream).ok());
     }
 
-    for (const Rank& rank : ranks) {
-      ASSERT_TRUE(rank.Settle().ok() && rank.Drain().ok());
-      EXPECT_THAT(rank.Read(), Each(ByteOf(root)));
-    }
+    ASSERT_TRUE(AllDone(ranks));
+    for (const Rank& rank : ranks) EXPECT_THAT(rank.Read(), Each(ByteOf(root)));
   }
 }
 
@@ -145,7 +144,7 @@ TEST(CommunicatorTest, WhenItsMembersChangeAnotherOneIsMadeAndTheOldOneEndsByIts
     ASSERT_TRUE(rank.communicator->Broadcast(rank.memory->bytes(), 0, *rank.stream).ok());
   }
 
-  ASSERT_TRUE(ranks[1].Settle().ok() && ranks[1].Drain().ok());
+  ASSERT_TRUE(AllDone(std::span(ranks).first(2)));
   EXPECT_THAT(ranks[1].Read(), Each(ByteOf(5)));
 }
 

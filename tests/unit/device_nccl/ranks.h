@@ -1,9 +1,10 @@
 // Ranks of a communicator in one process, each on a device of its own, for tests.
 #pragma once
 
-#include <cstring>
+#include <gtest/gtest.h>
+
 #include <memory>
-#include <utility>
+#include <span>
 #include <vector>
 
 #include "device/communicator.h"
@@ -45,6 +46,17 @@ struct Rank {
 inline Rank MakeRank(int ordinal, std::size_t bytes) {
   Device& device = FakeDevice(ordinal);
   return {&device, device.MakeStream(StreamPriority::kNormal).value(), device.memory().Allocate(bytes).value(), {}};
+}
+
+// All of them have settled, and then what is in their streams is done: what one rank waits for may be another's.
+inline testing::AssertionResult AllDone(std::span<const Rank> ranks) {
+  for (const Rank& rank : ranks) {
+    if (const Status status = rank.Settle(); !status.ok()) return testing::AssertionFailure() << status.ToString();
+  }
+  for (const Rank& rank : ranks) {
+    if (const Status status = rank.Drain(); !status.ok()) return testing::AssertionFailure() << status.ToString();
+  }
+  return testing::AssertionSuccess();
 }
 
 // `size` ranks on devices 0, 1, ... that have joined.

@@ -1,0 +1,45 @@
+#include "bridge/transport/nccl/dialer.h"
+
+#include <utility>
+
+#include "bridge/transport/nccl/messages.h"
+#include "bridge/transport/nccl/route.h"
+
+namespace bascule {
+
+Status NcclDialer::CheckFits(const TransportEndpoint& endpoint) const {
+  const Result<NcclAddress> address = ParseNcclAddress(endpoint.address);
+  if (endpoint.kind != TransportKind::kNccl || !address.ok()) {
+    return Status::Unavailable("peer_unreachable", fmt::format("'{}' is no device and carrier", endpoint.address));
+  }
+  if (address->device == device_.description().uuid) {
+    return Status::FailedPrecondition(
+        "same_device", fmt::format("NCCL takes no two ranks on {}: use cuda_ipc", address->device.ToString()));
+  }
+  if (address->version == communicators_.version()) return OkStatus();
+  return Status::FailedPrecondition("nccl_version", fmt::format("NCCL {} there and {} here: they must be the same",
+                                                                address->version, communicators_.version()));
+}
+
+bool NcclDialer::CanReach(const TransportEndpoint& endpoint) const {
+  return CheckFits(endpoint).ok() && !avoided_->Contains(endpoint.address) &&
+         carrier_.CanReach(ParseNcclAddress(endpoint.address)->carrier);
+}
+
+Result<std::unique_ptr<BucketSender>> NcclDialer::Dial(const TransportEndpoint& endpoint, const RouteHello& hello,
+                                                       Deadline deadline) {
+  RETURN_IF_ERROR(CheckRouteHello(hello));
+  RETURN_IF_ERROR(CheckFits(endpoint));
+  const NcclAddress address = ParseNcclAddress(endpoint.address).value();
+  ASSIGN_OR_RETURN(FrameArena heads,
+                   FrameArena::Anonymous(hello.frame_bytes, hello.credits, FrameArena::Pages::kWhenTouched));
+  ASSIGN_OR_RETURN(auto link,
+                   NcclLink::Make(LinkEnd::kSender, device_, communicators_, hello.frame_bytes, hello.credits));
+  RouteHello carried = hello;
+  carried.frame_bytes += kNcclWordsBytes;
+  ASSIGN_OR_RETURN(auto carrier, carrier_.Dial(address.carrier, carried, deadline));
+  return MakeNcclSender(hello, std::move(carrier), std::move(heads), std::move(link),
+                        {.avoided = avoided_, .address = endpoint.address}, clock_);
+}
+
+}  // namespace bascule

@@ -1,0 +1,43 @@
+// What the two ends of an nccl route say to each other: everything but the words here is said by the carrier, a route
+// of another transport.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "bridge/transport/transport.h"
+#include "device/communicator.h"
+
+namespace bascule {
+
+inline constexpr std::uint64_t kNcclMagic = 0x6c63636e'00000001;  // "nccl", version 1
+
+// Sender -> receiver, before the first part of every frame. Each names the communicator that moves its second part, so
+// the id needs no exchange of its own and another one can follow at any frame.
+struct NcclWords {
+  std::uint64_t magic = kNcclMagic;
+  std::uint64_t payload_bytes = 0;  // of the second part; 0: the frame has none
+  CommunicatorId communicator;
+  std::array<std::byte, 48> unused{};
+};
+// Whole lines of a cache, so that what follows is aligned as frames are.
+inline constexpr std::int64_t kNcclWordsBytes = sizeof(NcclWords);
+static_assert(kNcclWordsBytes == 192);
+
+std::span<std::byte> WriteWords(const NcclWords& words, std::span<std::byte> frame);  // the rest of `frame`
+// DataLoss "bad_frame"  it is too short, of another version, or its numbers are no frame's
+Result<NcclWords> ReadWords(std::span<const std::byte> frame, std::int64_t frame_bytes);
+
+// An endpoint's address: the device, since NCCL refuses two ranks on one; NCCL's version, which must be the same at
+// both ends; and where the carrier takes routes.
+struct NcclAddress {
+  DeviceUuid device;
+  std::string version;  // "2.28.9"
+  TransportEndpoint carrier;
+};
+std::string ToAddress(const NcclAddress& address);  // "GPU-8932f937-...:2.28.9:grpc:host:5000"
+// InvalidArgument "bad_address"
+Result<NcclAddress> ParseNcclAddress(const std::string& text);
+
+}  // namespace bascule
