@@ -53,6 +53,7 @@ class FakeGpuTest(EndToEndTest):
         self.assertEqual(self.tokens(engine), self.tokens(on_cpu))
 
     def test_devices_that_are_not_there_or_too_few_are_refused_with_those_that_are(self):
+        """C-095."""
         for arguments, reason in ((("--device", "cuda:7"), "no_such_device"),
                                   (("--device", "cuda:0", "--tp", 2), "bad_options")):  # fmt: skip
             with self.subTest(arguments):

@@ -42,6 +42,7 @@ class NcclFaultTest : public testing::Test {
   const FakeCudaCensus cuda_before_ = FakeCuda::Census();
 };
 
+// C-029.
 TEST_F(NcclFaultTest, AReceiverThatNeverComesIsWaitedForUntilTheDeadlineThenAbortedAndAvoided) {
   ASSERT_TRUE(world_.Open().ok());
   {
@@ -152,6 +153,7 @@ TEST_F(NcclFaultTest, AnErrorOfTheReceiversIsLostToItsSenderWhenItCloses) {
   EXPECT_TRUE(world_.dialer.CanReach(world_.listener.endpoint())) << "nothing says that NCCL was to blame";
 }
 
+// C-034.
 TEST_F(NcclFaultTest, MemoryThatNcclDoesNotLetGoIsKeptAndTheRouteEndsAllTheSame) {
   ASSERT_TRUE(WorksAgain());
   ASSERT_TRUE(world_.Open().ok());

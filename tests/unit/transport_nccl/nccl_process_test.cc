@@ -63,6 +63,7 @@ TEST_F(NcclProcessTest, FramesOfAnotherProcessArriveWhole) {
   EXPECT_EQ(trainer.Wait(), 0);
 }
 
+// C-091.
 TEST_F(NcclProcessTest, ATrainerThatIsKilledWhileItsFrameIsUnderWayIsLostAndEverythingComesBack) {
   (void)device_.memory().Allocate(1).value();  // what a device makes once and keeps
   const FakeCudaCensus before = FakeCuda::Census();

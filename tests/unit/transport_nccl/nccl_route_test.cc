@@ -99,6 +99,7 @@ TEST_F(NcclRouteTest, SeveralFramesAreFilledAtOnceAndSentInAnyOrder) {
   EXPECT_EQ(sink.CountWrong(), 0);
 }
 
+// C-101.
 TEST_F(NcclRouteTest, ItsCommunicatorAndItsRegisteredMemoryServeSessionAfterSessionAndGoWithTheRoute) {
   for (Device* const device : {&world_.trainer, &world_.engine}) {
     (void)device->memory().Allocate(1).value();  // what a device makes once and keeps
