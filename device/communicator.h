@@ -25,6 +25,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "device/collective.h"
 #include "device/device.h"
 
 namespace bascule {
@@ -53,8 +54,8 @@ class Communicator {
   // False while what was begun last, joining at first, is not done. Errors of NCCL, which may come at any time.
   virtual Result<bool> Settled() = 0;
 
-  // The rest wants a settled communicator: FailedPrecondition "communicator_busy". Each may leave it unsettled, and only
-  // when it has settled does its work lie in the stream: what is enqueued there before that may run before it.
+  // The rest wants a settled communicator: FailedPrecondition "communicator_busy". Each may leave it unsettled, and
+  // only when it has settled does its work lie in the stream: what is enqueued there before that may run before it.
   //
   // Memory that many moves will use; stays registered until the end.
   virtual Status Register(std::span<std::byte> memory) = 0;
@@ -94,6 +95,13 @@ class Communicators {
   virtual Result<CommunicatorId> NewId() = 0;
   // Begins to join as `rank` of `size`, with memory of `device`, which outlives it. Errors of NCCL.
   virtual Result<std::unique_ptr<Communicator>> Join(Device& device, const CommunicatorId& id, int rank, int size) = 0;
+
+  // Sums over devices of this process, rank r on devices[r]; waits until all ranks have joined. The devices outlive it,
+  // and it outlives graphs that its sums were captured in. Destroying it ends sums that stand.
+  //
+  // FailedPrecondition "same_device"  two ranks on one device; DeadlineExceeded "nccl_deadline"; errors of NCCL
+  virtual Result<std::unique_ptr<DeviceCollective>> MakeCollective(std::span<Device* const> devices, Deadline deadline,
+                                                                   Clock& clock) = 0;
 };
 
 // That of the CUDA backend: $BASCULE_NCCL where that is set, else libnccl.so.2 wherever the dynamic linker looks.

@@ -104,6 +104,14 @@ Status NcclCommunicator::Broadcast(std::span<std::byte> memory, int root, Device
               "ncclBroadcast");
 }
 
+Status NcclCommunicator::AddSumToGroup(float* data, std::int64_t count, DeviceStream& stream) {
+  const MutexLock lock(mu_);
+  RETURN_IF_ERROR(CheckUsable());
+  return Note(nccl_.all_reduce(data, data, static_cast<std::size_t>(count), ncclFloat32, ncclSum, communicator_,
+                               static_cast<cudaStream_t>(stream.handle().native)),
+              "ncclAllReduce");
+}
+
 Status NcclCommunicator::BeginToFinish() {
   const MutexLock lock(mu_);
   RETURN_IF_ERROR(CheckUsable());

@@ -29,6 +29,8 @@ class NcclCommunicator final : public Communicator {
   Status Register(std::span<std::byte> memory) override EXCLUDES(mu_);
   Status Move(std::span<const Transfer> transfers, DeviceStream& stream) override EXCLUDES(mu_);
   Status Broadcast(std::span<std::byte> memory, int root, DeviceStream& stream) override EXCLUDES(mu_);
+  // Into the calling thread's group: the first `count` floats become their sum over the ranks.
+  Status AddSumToGroup(float* data, std::int64_t count, DeviceStream& stream) EXCLUDES(mu_);
   Status Close(Deadline deadline, Clock& clock) override EXCLUDES(mu_);
   Status Abort(Deadline deadline, Clock& clock) override EXCLUDES(mu_);
 

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "device/communicator.h"
+#include "device/nccl/collective.h"
 #include "device/nccl/communicator.h"
 #include "device/nccl/library.h"
 
@@ -29,6 +30,13 @@ class NcclCommunicators final : public Communicators {
   Result<std::unique_ptr<Communicator>> Join(Device& device, const CommunicatorId& id, int rank, int size) override {
     ASSIGN_OR_RETURN(std::unique_ptr<Communicator> joining, NcclCommunicator::Join(nccl_, device, id, rank, size));
     return joining;
+  }
+
+  Result<std::unique_ptr<DeviceCollective>> MakeCollective(std::span<Device* const> devices, Deadline deadline,
+                                                           Clock& clock) override {
+    ASSIGN_OR_RETURN(const CommunicatorId id, NewId());
+    ASSIGN_OR_RETURN(std::unique_ptr<DeviceCollective> made, NcclCollective::Make(nccl_, id, devices, deadline, clock));
+    return made;
   }
 
  private:
