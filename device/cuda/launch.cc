@@ -13,6 +13,11 @@ Status LaunchKernel(const void* kernel, const LaunchShape& shape, StreamHandle s
   config.blockDim = dim3(shape.threads);
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream.native);
+  // A kernel goes to the thread's device, which is not always the stream's.
+  int ordinal = 0;
+  RETURN_IF_ERROR(CudaStatus(cudaStreamGetDevice(config.stream, &ordinal), name));
+  const UseDevice use(ordinal);
+  RETURN_IF_ERROR(CudaStatus(use.error(), name));
   return CudaStatus(cudaLaunchKernelExC(&config, kernel, arguments), name);
 }
 

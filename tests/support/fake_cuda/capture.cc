@@ -131,7 +131,7 @@ cudaError_t Captures::Launch(cudaGraphExec_t name, cudaStream_t stream) {
     return cudaErrorInvalidResourceHandle;
   }
   for (const std::vector<Noted>& lane : graph->lanes) {
-    const cudaStream_t own = streams.Make();
+    const cudaStream_t own = streams.Make(streams.DeviceOf(stream));
     streams.Enqueue(own, {.ready = [progress] { return progress->begun.load(); }, .run = [] {}});
     for (const Noted& noted : lane) streams.Enqueue(own, WorkOf(graph, noted, progress));
     streams.Enqueue(own, {.ready = nullptr, .run = [progress] { ++progress->lanes_done; }});

@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "tests/support/fake_cuda/capture.h"
 #include "tests/support/fake_cuda/control.h"
+#include "tests/support/fake_cuda/devices.h"
 #include "tests/support/fake_cuda/kernel_table.h"
 #include "tests/support/fake_cuda/library_seam.h"
 #include "tests/support/fake_cuda/memory.h"
@@ -67,6 +68,7 @@ struct Arguments {
 cudaError_t Launch(const void* stub, const FakeLaunch& shape, void** from, cudaStream_t stream, bool lost) {
   const FakeKernel* const kernel = Find(stub);
   if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
+  if (Streams::Get().DeviceOf(stream) != CurrentDevice()) return cudaErrorInvalidResourceHandle;
   ++launches;
   return EnqueueWork(stream, lost, [kernel, shape, arguments = Arguments(*kernel, from)]() mutable {
     std::vector<void*> addresses;

@@ -82,7 +82,15 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
   FAKE_CUDA_CALL();
   // A stream that waits for the default stream is a mistake here.
   if (flags != cudaStreamNonBlocking) return Remember(cudaErrorInvalidValue);
-  *stream = Streams::Get().Make();
+  *stream = Streams::Get().Make(CurrentDevice());
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* ordinal) {
+  FAKE_CUDA_CALL();
+  const int device = Streams::Get().DeviceOf(stream);
+  if (device < 0) return Remember(cudaErrorInvalidResourceHandle);
+  *ordinal = OrdinalOf(device);
   return cudaSuccess;
 }
 

@@ -58,12 +58,18 @@ std::uint64_t Streams::Draw(std::uint64_t below) {
   return random_() % below;
 }
 
-cudaStream_t Streams::Make() {
+cudaStream_t Streams::Make(int device) {
   const MutexLock lock(mu_);
   if (!worker_.joinable()) worker_ = Worker("fake_cuda", [this](const std::stop_token& stop) { Run(stop); });
   next_ += 0x100;
-  streams_.try_emplace(next_);
+  streams_[next_].device = device;
   return reinterpret_cast<cudaStream_t>(next_);
+}
+
+int Streams::DeviceOf(cudaStream_t stream) {
+  const MutexLock lock(mu_);
+  const auto found = streams_.find(reinterpret_cast<std::uintptr_t>(stream));
+  return found == streams_.end() ? -1 : found->second.device;
 }
 
 bool Streams::Destroy(cudaStream_t stream) {

@@ -26,7 +26,9 @@ class Streams {
   // A number from the same source.
   std::uint64_t Draw(std::uint64_t below) EXCLUDES(mu_);
 
-  cudaStream_t Make() EXCLUDES(mu_);
+  cudaStream_t Make(int device) EXCLUDES(mu_);
+  // Which of all devices it is on; -1: there is no such stream.
+  int DeviceOf(cudaStream_t stream) EXCLUDES(mu_);
   // What it has to do is still done.
   bool Destroy(cudaStream_t stream) EXCLUDES(mu_);
   // False when there is no such stream; null, the default stream, is none.
@@ -35,6 +37,7 @@ class Streams {
 
  private:
   struct Stream {
+    int device = 0;
     std::deque<Work> work;
     TimePoint stands_until{};
     bool runs = false;  // its first work, which is no longer in the queue
