@@ -77,7 +77,8 @@ std::int64_t DeviceLane::PieceBytes() const { return staged_bytes_ - kAccessByte
 Status DeviceLane::PlaceAndDigest(std::span<const Placement> boxes, FrameMemory from, std::span<TensorDigest> digests) {
   Begin(Work::kMoveAndDigest, digests, {});
   for (std::size_t i = 0; i < boxes.size(); ++i) {
-    const auto& [to, view] = boxes[i];
+    const SlotTarget& to = boxes[i].to;
+    const BoxView& view = boxes[i].from;
     if (from == FrameMemory::kDevice) {
       BoxMove move = MoveOf(to.box);
       move.source_bytes = AddressOf(view.base);

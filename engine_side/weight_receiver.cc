@@ -28,10 +28,12 @@ Status CheckDevices(const WeightReceiverOptions& options) {
     return Status::InvalidArgument("bad_options", "device_staging has no lane, or fewer than 4096 bytes");
   }
   const bool takes_device_frames = std::ranges::any_of(options.listeners, [](TransportListener* listener) {
-    return listener->endpoint().kind == TransportKind::kCudaIpc;
+    const TransportKind kind = listener->endpoint().kind;
+    return kind == TransportKind::kCudaIpc || kind == TransportKind::kNccl;
   });
   if (on_host && takes_device_frames) {
-    return Status::InvalidArgument("bad_options", "frames of cuda_ipc lie on a device, and slots in host memory");
+    return Status::InvalidArgument("bad_options",
+                                   "frames of cuda_ipc and nccl lie on a device, and slots in host memory");
   }
   return OkStatus();
 }

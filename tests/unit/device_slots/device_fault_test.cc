@@ -110,7 +110,7 @@ class HurryingClock final : public Clock {
     return since_ + (Clock::Real().Now() - since_) * speed_;
   }
   std::chrono::system_clock::time_point WallNow() override { return Clock::Real().WallNow(); }
-  bool WaitUntil(CondVar& cond, Mutex& mu, TimePoint until) override {
+  bool WaitUntil(CondVar& cond, Mutex& mu, TimePoint until) override REQUIRES(mu) {
     WaitReal(cond, mu, Clock::Real().Now() + std::min<Duration>((until - Now()) / 1000, std::chrono::milliseconds(1)));
     return Now() < until;
   }
