@@ -92,9 +92,9 @@ std::vector<GenerateRequest> MixedRequests(const ModelConfig& config) {
   std::mt19937 random(11);
   std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(config.vocabulary) - 1);
   std::vector<GenerateRequest> requests;
-  for (const int size : {1, 3, 17, 50, 17}) {
+  for (const int size : {1, 3, 17, 34, 17}) {
     GenerateRequest& request = requests.emplace_back();
-    request.max_new_tokens = 6;
+    request.max_new_tokens = 5;
     std::generate_n(std::back_inserter(request.prompt), size, [&] { return token(random); });
   }
   requests[1].temperature = 0.8f;
