@@ -8,7 +8,7 @@
 
 namespace bascule {
 
-// `target` becomes an ordinal of this process ("0") or a UUID ("GPU-8932f937-...").
+// `target` becomes an ordinal of this process ("cuda:0", or "0") or a UUID ("GPU-8932f937-...").
 CLI::Option* AddDevice(CLI::App& app, std::string& target, const std::string& what);
 
 // The device of that name. As LoadCudaBackend and DeviceBackend::Open.

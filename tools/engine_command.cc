@@ -34,6 +34,7 @@ struct EngineOptions {
   std::string daemon_check = "full";
   std::string numerics = "exact";
   std::string device = "cpu";
+  std::string transport = "auto";
   std::string run = "checkpoint";
   std::uint64_t version = 0;
   Duration load_deadline = std::chrono::minutes(30);
@@ -96,10 +97,21 @@ MembershipOptions MembershipOf(const EngineOptions& options) {
   return membership;
 }
 
+// None: all that there are.
+Result<std::optional<TransportKind>> TransportOf(const EngineOptions& options) {
+  if (options.transport == "auto") return std::optional<TransportKind>();
+  ASSIGN_OR_RETURN(const TransportKind kind, ParseTransport(options.transport));
+  if (kind == TransportKind::kCudaIpc && options.device == "cpu") {
+    return UsageError("--transport cuda_ipc needs --device cuda:N: its frames lie where the engine's slots do");
+  }
+  return std::optional(kind);
+}
+
 Outcome RunEngine(Program& program, const EngineOptions& options) {
   ASSIGN_OR_RETURN(ServerSecurity security, ServerSecurityOf(options.security));
   ASSIGN_OR_RETURN(auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
   EngineProcessOptions process = options.process;
+  ASSIGN_OR_RETURN(process.transport, TransportOf(options));
   if (const std::vector<int> ordinals = OrdinalsOf(options.device).value_or(std::vector<int>()); !ordinals.empty()) {
     ASSIGN_OR_RETURN(process.decode_devices, DecodeDevices::Open(ordinals));
     process.devices = process.decode_devices.devices;
@@ -181,6 +193,10 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
       ->check([](const std::string& text) {
         return OrdinalsOf(text) ? std::string() : "'" + text + "' is neither cpu nor cuda:N[,N..]";
       });
+  app.add_option("--transport", options.transport,
+                 "how publishers may send: auto offers all there are, with cuda_ipc where all ranks are on one GPU")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "shm", "grpc", "cuda_ipc"}));
   AddKvPolicy(app, process.kv_policy, "what becomes of a request that runs at a flip, unless it names a policy")
       ->default_str("recompute");
   app.add_option("--slots", process.slot_count, "versions in memory; 3 keep a way back while the next one stages")

@@ -52,7 +52,7 @@ struct PublishOptions {
   bool new_run = false;
   PolicyOptions policy;
   std::string transport = "auto";
-  std::string device = "0";
+  std::string device = "cuda:0";
   std::vector<std::string> ignore;
   Duration deadline = std::chrono::minutes(5);
   std::string listen;

@@ -84,6 +84,8 @@ struct ReceivingProcess::Parts {
 
   Status OpenRoots(const ReceivingOptions& options);
   Status MakeListeners(const std::vector<Device*>& devices);
+  // To publishers, best first; and this process's own.
+  std::vector<TransportListener*> Offered(std::optional<TransportKind> only) const;
   Status MakeReceiver(const ReceivingOptions& wanted, EngineLayout layout, EngineHooks& hooks,
                       StagingThrottle* throttle);
   // The way of every version whose bytes this process reads itself.
@@ -131,13 +133,22 @@ Status ReceivingProcess::Parts::MakeReceiver(const ReceivingOptions& wanted, Eng
   options.staging.throttle = throttle;
   options.full_tensors_only = wanted.full_tensors;
   options.devices = wanted.devices;
-  options.listeners = {shm_listener.get(), grpc_listener.get(), own_listener.get()};
-  if (cuda_ipc_listener != nullptr) options.listeners.insert(options.listeners.begin(), cuda_ipc_listener.get());
+  options.listeners = Offered(wanted.transport);
   ASSIGN_OR_RETURN(receiver, WeightReceiver::Create(std::move(options), hooks));
   const auto serve = [this](ControlChannel& channel) { static_cast<void>(receiver->Serve(channel)); };
   ASSIGN_OR_RETURN(own_calls, own_control.Listen(kSelf, serve));
   control = std::make_unique<GrpcControlService>(serve);
   return OkStatus();
+}
+
+std::vector<TransportListener*> ReceivingProcess::Parts::Offered(std::optional<TransportKind> only) const {
+  std::vector<TransportListener*> offered;
+  for (TransportListener* const listener :
+       std::initializer_list<TransportListener*>{cuda_ipc_listener.get(), shm_listener.get(), grpc_listener.get()}) {
+    if (listener != nullptr && (!only || listener->endpoint().kind == *only)) offered.push_back(listener);
+  }
+  offered.push_back(own_listener.get());
+  return offered;
 }
 
 SendReport ReceivingProcess::Parts::SendToPeer(const std::string& to, Deadline deadline, std::stop_token stop) {

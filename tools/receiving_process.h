@@ -35,6 +35,7 @@ struct ReceivingOptions {
   SlotMemory slot_memory;
   // Of each engine rank, as WeightReceiverOptions::devices. Where all lie on one, cuda_ipc is offered.
   std::vector<Device*> devices;
+  std::optional<TransportKind> transport;  // the only one that publishers are offered; none: all that there are
   FlipMode flip = FlipMode::kShadow;
   StallBudget stall_budget;
   bool full_tensors = false;  // takes nothing else
