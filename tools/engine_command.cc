@@ -101,9 +101,11 @@ MembershipOptions MembershipOf(const EngineOptions& options) {
 Result<std::optional<TransportKind>> TransportOf(const EngineOptions& options) {
   if (options.transport == "auto") return std::optional<TransportKind>();
   ASSIGN_OR_RETURN(const TransportKind kind, ParseTransport(options.transport));
-  if (kind == TransportKind::kCudaIpc && options.device == "cpu") {
-    return UsageError("--transport cuda_ipc needs --device cuda:N: its frames lie where the engine's slots do");
+  if ((kind == TransportKind::kCudaIpc || kind == TransportKind::kNccl) && options.device == "cpu") {
+    return UsageError(fmt::format("--transport {} needs --device cuda:N: its frames lie where the engine's slots do",
+                                  options.transport));
   }
+  if (kind == TransportKind::kNccl) RETURN_IF_ERROR(LoadCommunicators().status());
   return std::optional(kind);
 }
 
@@ -193,10 +195,12 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
       ->check([](const std::string& text) {
         return OrdinalsOf(text) ? std::string() : "'" + text + "' is neither cpu nor cuda:N[,N..]";
       });
-  app.add_option("--transport", options.transport,
-                 "how publishers may send: auto offers all there are, with cuda_ipc where all ranks are on one GPU")
+  app.add_option(
+         "--transport", options.transport,
+         "how publishers may send: auto offers all there are, with cuda_ipc where all ranks are on one GPU, and "
+         "nccl where NCCL is there")
       ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "shm", "grpc", "cuda_ipc"}));
+      ->check(CLI::IsMember({"auto", "shm", "grpc", "cuda_ipc", "nccl"}));
   AddKvPolicy(app, process.kv_policy, "what becomes of a request that runs at a flip, unless it names a policy")
       ->default_str("recompute");
   app.add_option("--slots", process.slot_count, "versions in memory; 3 keep a way back while the next one stages")

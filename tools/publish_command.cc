@@ -9,6 +9,7 @@
 #include "bridge/session/grpc/grpc_control.h"
 #include "bridge/transport/cuda_ipc/dialer.h"
 #include "bridge/transport/grpc/dialer.h"
+#include "bridge/transport/nccl/dialer.h"
 #include "bridge/transport/shm/dialer.h"
 #include "bridge/transport/shm/listener.h"
 #include "bridge/transport/shm/runtime_directory.h"
@@ -81,6 +82,7 @@ struct Dialers {
   GrpcDialer grpc;
   std::shared_ptr<WeightDevice> device;     // null: weights stay in host memory; shared with the tensors that lie there
   std::unique_ptr<CudaIpcDialer> cuda_ipc;  // frames on that device
+  std::unique_ptr<NcclDialer> nccl;         // likewise; null unless asked for
 
   // A rank calls its leader, which is a process of this host, and the replicas for routes.
   Dialers(const ClientSecurity& security, ServerSecurity of_group, bool as_trainer_rank)
@@ -88,17 +90,23 @@ struct Dialers {
         host(std::move(of_group)),
         grpc(security) {}
 
-  // as OpenDevice and LoadDeviceKernels
-  Status UseDevice(const std::string& name) {
+  // as OpenDevice, LoadDeviceKernels and LoadCommunicators
+  Status UseDevice(const std::string& name, bool with_nccl) {
     ASSIGN_OR_RETURN(Device* const opened, OpenDevice(name));
     ASSIGN_OR_RETURN(const DeviceKernels* const kernels, LoadDeviceKernels());
     device = std::make_shared<WeightDevice>(*opened, *kernels);
     cuda_ipc = std::make_unique<CudaIpcDialer>(*opened);
+    if (!with_nccl) return OkStatus();
+    ASSIGN_OR_RETURN(Communicators* const communicators, LoadCommunicators());
+    nccl = std::make_unique<NcclDialer>(*opened, *communicators, grpc);
     return OkStatus();
   }
 
   // Rank 0 chooses for all; the others may reach it in another way than the replicas.
   std::vector<TransportDialer*> For(const std::string& transport, bool as_trainer_rank) {
+    // Where NCCL cannot go, or has failed, the host's memory can.
+    if (nccl != nullptr && as_trainer_rank) return {nccl.get(), &shm, &grpc};
+    if (nccl != nullptr) return {nccl.get(), &grpc};
     if (as_trainer_rank && cuda_ipc != nullptr) return {cuda_ipc.get(), &shm, &grpc};
     if (as_trainer_rank || transport == "auto") return {&shm, &grpc};
     if (transport == "shm") return {&shm};
@@ -241,7 +249,10 @@ Outcome PublishAsTrainer(Program& program, const PublishOptions& options, const 
   ASSIGN_OR_RETURN(const ServerSecurity served, ServerSecurityOf(options.security));
   ASSIGN_OR_RETURN(ServerSecurity of_group, GroupSecurityOf(security));
   Dialers dialers(security, std::move(of_group), options.as_trainer_rank);
-  if (options.transport == "cuda_ipc") RETURN_IF_ERROR(dialers.UseDevice(options.device));
+  const bool with_nccl = options.transport == "nccl";
+  if (with_nccl || options.transport == "cuda_ipc") {
+    RETURN_IF_ERROR(dialers.UseDevice(options.device, with_nccl));
+  }
   ASSIGN_OR_RETURN(const auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
   if (checkpoint.artifact() != nullptr) {
     ASSIGN_OR_RETURN(const ArtifactCheck check, CheckArtifact(*checkpoint.artifact()));
@@ -311,10 +322,11 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
       app.add_option(
              "--transport", options.transport,
              "auto: shm on the same host, else grpc; cuda_ipc: the weights go to a GPU first, and from there to "
-             "engines whose slots lie on the same one")
+             "engines whose slots lie on the same one; nccl: likewise, to engines on other GPUs, here or on other "
+             "hosts, and over grpc where NCCL cannot go or has failed")
           ->capture_default_str()
-          ->check(CLI::IsMember({"auto", "shm", "grpc", "cuda_ipc"}));
-  AddDevice(app, options.device, "of --transport cuda_ipc")->capture_default_str()->needs(transport);
+          ->check(CLI::IsMember({"auto", "shm", "grpc", "cuda_ipc", "nccl"}));
+  AddDevice(app, options.device, "of --transport cuda_ipc and nccl")->capture_default_str()->needs(transport);
   app.add_option("--ignore", options.ignore, "tensors that the engine need not know; '*' stands for any text")
       ->type_name("PATTERN");
   CLI::Option* max_rate =

@@ -7,6 +7,7 @@
 
 #include "base/grpc/grpc_server.h"
 #include "base/ids.h"
+#include "base/log.h"
 #include "base/worker.h"
 #include "bridge/send/publish_session.h"
 #include "bridge/session/grpc/grpc_control.h"
@@ -16,6 +17,7 @@
 #include "bridge/transport/grpc/listener.h"
 #include "bridge/transport/loopback/dialer.h"
 #include "bridge/transport/loopback/listener.h"
+#include "bridge/transport/nccl/listener.h"
 #include "bridge/transport/shm/dialer.h"
 #include "bridge/transport/shm/listener.h"
 #include "bridge/transport/shm/runtime_directory.h"
@@ -72,6 +74,7 @@ struct ReceivingProcess::Parts {
   std::unique_ptr<CudaIpcListener> cuda_ipc_listener;  // null where slots lie on the host, or on several devices
   std::unique_ptr<ShmListener> shm_listener;
   std::unique_ptr<GrpcListener> grpc_listener;
+  std::unique_ptr<NcclListener> nccl_listener;  // null where slots lie on the host, or NCCL is not there
   std::unique_ptr<WeightReceiver> receiver;
   std::unique_ptr<LoopbackControl::Listener> own_calls;
   std::unique_ptr<GrpcControlService> control;
@@ -116,6 +119,13 @@ Status ReceivingProcess::Parts::MakeListeners(const std::vector<Device*>& device
     ASSIGN_OR_RETURN(cuda_ipc_listener, CudaIpcListener::Create(socket + "-gpu.sock", *devices.front()));
   }
   grpc_listener = std::make_unique<GrpcListener>();
+  if (devices.empty()) return OkStatus();
+  const Result<Communicators*> communicators = LoadCommunicators();
+  if (communicators.ok()) {
+    nccl_listener = std::make_unique<NcclListener>(devices, **communicators, *grpc_listener);
+  } else {
+    LogInfo("nccl_not_offered", "why=\"{}\"", communicators.status().ToString());
+  }
   return OkStatus();
 }
 
@@ -143,8 +153,8 @@ Status ReceivingProcess::Parts::MakeReceiver(const ReceivingOptions& wanted, Eng
 
 std::vector<TransportListener*> ReceivingProcess::Parts::Offered(std::optional<TransportKind> only) const {
   std::vector<TransportListener*> offered;
-  for (TransportListener* const listener :
-       std::initializer_list<TransportListener*>{cuda_ipc_listener.get(), shm_listener.get(), grpc_listener.get()}) {
+  for (TransportListener* const listener : std::initializer_list<TransportListener*>{
+           cuda_ipc_listener.get(), nccl_listener.get(), shm_listener.get(), grpc_listener.get()}) {
     if (listener != nullptr && (!only || listener->endpoint().kind == *only)) offered.push_back(listener);
   }
   offered.push_back(own_listener.get());

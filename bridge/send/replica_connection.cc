@@ -5,6 +5,7 @@
 
 #include "base/net_address.h"
 #include "bridge/send/bucket_packer.h"
+#include "bridge/transport/nccl/messages.h"
 #include "device/device.h"
 
 namespace bascule {
@@ -12,6 +13,11 @@ namespace {
 
 // An engine that listens on every address of its host takes routes where its control channel was reached.
 TransportEndpoint SeenFrom(const std::string& control, TransportEndpoint endpoint) {
+  if (Result<NcclAddress> nccl = ParseNcclAddress(endpoint.address);
+      endpoint.kind == TransportKind::kNccl && nccl.ok()) {
+    nccl->carrier = SeenFrom(control, nccl->carrier);
+    endpoint.address = ToAddress(*nccl);
+  }
   const auto there = NetAddress::Parse(endpoint.address);
   const auto here = NetAddress::Parse(control);
   if (endpoint.kind != TransportKind::kGrpc || !there.ok() || !there->is_wildcard()) return endpoint;

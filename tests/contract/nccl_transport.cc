@@ -25,7 +25,8 @@ class NcclWorld final : public TransportWorld {
   Communicators& communicators_ = **LoadCommunicators();
   std::unique_ptr<LoopbackListener> carrier_ = LoopbackListener::Create(network_, "engine").value();
   LoopbackDialer carrying_{network_};
-  std::unique_ptr<NcclListener> listener_ = std::make_unique<NcclListener>(engine_, communicators_, *carrier_);
+  std::unique_ptr<NcclListener> listener_ =
+      std::make_unique<NcclListener>(std::vector(3, &engine_), communicators_, *carrier_);
   NcclDialer dialer_{trainer_, communicators_, carrying_};
 };
 

@@ -52,6 +52,19 @@ class FakeGpuTest(EndToEndTest):
         self.assertEqual(engine.status()["live"]["digest"], on_cpu.ready["digest"])
         self.assertEqual(self.tokens(engine), self.tokens(on_cpu))
 
+    def test_a_version_goes_from_a_trainers_gpu_to_an_engine_on_another_by_nccl(self):
+        engine = self.start_engine(checkpoint(), "--device", "cuda:1", "--kv-pages", 64, env=TWO_GPUS)
+        on_cpu = self.start_engine(checkpoint(version=2))
+        for device, transport in (("0", "nccl"), ("1", "grpc")):  # NCCL takes no two ranks on one device
+            with self.subTest(device=device):
+                sent = run("publish", checkpoint(version=2), "--to", engine.address, "--transport", "nccl",
+                           "--device", device, env={**self.env, **TWO_GPUS})  # fmt: skip
+
+                self.assertEqual(sent.code, 0, sent)
+                self.assertEqual(sent.object["transport"], transport)
+                self.assertEqual(engine.status()["live"]["digest"], on_cpu.ready["digest"])
+                self.assertEqual(self.tokens(engine), self.tokens(on_cpu))
+
     def test_devices_that_are_not_there_or_too_few_are_refused_with_those_that_are(self):
         """C-095."""
         for arguments, reason in ((("--device", "cuda:7"), "no_such_device"),

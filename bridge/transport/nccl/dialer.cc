@@ -1,5 +1,6 @@
 #include "bridge/transport/nccl/dialer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "bridge/transport/nccl/messages.h"
@@ -12,9 +13,10 @@ Status NcclDialer::CheckFits(const TransportEndpoint& endpoint) const {
   if (endpoint.kind != TransportKind::kNccl || !address.ok()) {
     return Status::Unavailable("peer_unreachable", fmt::format("'{}' is no device and carrier", endpoint.address));
   }
-  if (address->device == device_.description().uuid) {
-    return Status::FailedPrecondition(
-        "same_device", fmt::format("NCCL takes no two ranks on {}: use cuda_ipc", address->device.ToString()));
+  const DeviceUuid& own = device_.description().uuid;
+  if (std::ranges::find(address->devices, own) != address->devices.end()) {
+    return Status::FailedPrecondition("same_device",
+                                      fmt::format("NCCL takes no two ranks on {}: use cuda_ipc", own.ToString()));
   }
   if (address->version == communicators_.version()) return OkStatus();
   return Status::FailedPrecondition("nccl_version", fmt::format("NCCL {} there and {} here: they must be the same",

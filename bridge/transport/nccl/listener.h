@@ -7,6 +7,8 @@
 #pragma once
 
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "bridge/transport/nccl/messages.h"
 #include "bridge/transport/transport.h"
@@ -16,21 +18,19 @@ namespace bascule {
 
 class NcclListener final : public TransportListener {
  public:
-  // Payload arrives on `device`. All outlive this and its routes.
-  NcclListener(Device& device, Communicators& communicators, TransportListener& carrier, Clock& clock = Clock::Real())
-      : device_(device), communicators_(communicators), carrier_(carrier), clock_(clock) {}
+  // Payload of engine rank r arrives on devices[r]. All outlive this and its routes.
+  NcclListener(std::vector<Device*> devices, Communicators& communicators, TransportListener& carrier,
+               Clock& clock = Clock::Real())
+      : devices_(std::move(devices)), communicators_(communicators), carrier_(carrier), clock_(clock) {}
 
-  TransportEndpoint endpoint() const override {
-    return {TransportKind::kNccl,
-            ToAddress({device_.description().uuid, communicators_.version(), carrier_.endpoint()})};
-  }
+  TransportEndpoint endpoint() const override;
   void Expect(std::uint64_t connection) override { carrier_.Expect(connection); }
   void Forget(std::uint64_t connection) override { carrier_.Forget(connection); }
   // InvalidArgument "bad_route"; ResourceExhausted "device_memory"; errors of the device
   Result<std::unique_ptr<BucketReceiver>> Accept(std::uint64_t connection, Route route, Deadline deadline) override;
 
  private:
-  Device& device_;
+  const std::vector<Device*> devices_;
   Communicators& communicators_;
   TransportListener& carrier_;
   Clock& clock_;

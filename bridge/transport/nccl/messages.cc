@@ -5,9 +5,9 @@
 namespace bascule {
 namespace {
 
-// What comes before the next colon; `text` is what comes after it.
-Result<std::string> TakeWord(std::string& text) {
-  const std::size_t colon = text.find(':');
+// What comes before the next `mark`; `text` is what comes after it.
+Result<std::string> TakeWord(std::string& text, char mark = ':') {
+  const std::size_t colon = text.find(mark);
   if (colon == std::string::npos) return Status::InvalidArgument("bad_address", fmt::format("'{}' ends early", text));
   std::string word = text.substr(0, colon);
   text.erase(0, colon + 1);
@@ -38,15 +38,21 @@ Result<NcclWords> ReadWords(std::span<const std::byte> frame, std::int64_t frame
 }
 
 std::string ToAddress(const NcclAddress& address) {
-  return fmt::format("{}:{}:{}:{}", address.device.ToString(), address.version, TransportName(address.carrier.kind),
+  std::string devices;
+  for (const DeviceUuid& device : address.devices) devices += (devices.empty() ? "" : "+") + device.ToString();
+  return fmt::format("{}:{}:{}:{}", devices, address.version, TransportName(address.carrier.kind),
                      address.carrier.address);
 }
 
 Result<NcclAddress> ParseNcclAddress(const std::string& text) {
   NcclAddress address;
   std::string rest = text;
-  ASSIGN_OR_RETURN(const std::string device, TakeWord(rest));
-  ASSIGN_OR_RETURN(address.device, ParseDeviceUuid(device));
+  ASSIGN_OR_RETURN(std::string devices, TakeWord(rest));
+  for (devices += '+'; !devices.empty();) {
+    ASSIGN_OR_RETURN(const std::string device, TakeWord(devices, '+'));
+    ASSIGN_OR_RETURN(const DeviceUuid uuid, ParseDeviceUuid(device));
+    address.devices.push_back(uuid);
+  }
   ASSIGN_OR_RETURN(address.version, TakeWord(rest));
   ASSIGN_OR_RETURN(const std::string carrier, TakeWord(rest));
   ASSIGN_OR_RETURN(address.carrier.kind, ParseTransport(carrier));

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "bridge/transport/transport.h"
 #include "device/communicator.h"
@@ -29,14 +30,14 @@ std::span<std::byte> WriteWords(const NcclWords& words, std::span<std::byte> fra
 // DataLoss "bad_frame"  it is too short, of another version, or its numbers are no frame's
 Result<NcclWords> ReadWords(std::span<const std::byte> frame, std::int64_t frame_bytes);
 
-// An endpoint's address: the device, since NCCL refuses two ranks on one; NCCL's version, which must be the same at
-// both ends; and where the carrier takes routes.
+// An endpoint's address: the devices of the engine ranks, since NCCL refuses two ranks on one; NCCL's version, which
+// must be the same at both ends; and where the carrier takes routes.
 struct NcclAddress {
-  DeviceUuid device;
+  std::vector<DeviceUuid> devices;
   std::string version;  // "2.28.9"
   TransportEndpoint carrier;
 };
-std::string ToAddress(const NcclAddress& address);  // "GPU-8932f937-...:2.28.9:grpc:host:5000"
+std::string ToAddress(const NcclAddress& address);  // "GPU-8932f937-...+GPU-7a01...:2.28.9:grpc:host:5000"
 // InvalidArgument "bad_address"
 Result<NcclAddress> ParseNcclAddress(const std::string& text);
 

@@ -48,7 +48,7 @@ class NcclProcessTest : public testing::Test {
   TempDirectory directory_;
   Device& device_ = FakeDevice(1);
   std::unique_ptr<ShmListener> carrier_ = ShmListener::Create(directory_.File("engine.sock")).value();
-  NcclListener listener_{device_, **LoadCommunicators(), *carrier_};
+  NcclListener listener_{{&device_}, **LoadCommunicators(), *carrier_};
 };
 
 TEST_F(NcclProcessTest, FramesOfAnotherProcessArriveWhole) {

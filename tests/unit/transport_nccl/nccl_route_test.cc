@@ -138,8 +138,9 @@ TEST_F(NcclRouteTest, AnAddressNamesDeviceVersionAndCarrier) {
   EXPECT_EQ(endpoint.address, world_.engine.description().uuid.ToString() + ":2.28.9:loopback:engine");
   const NcclAddress address = ParseNcclAddress(endpoint.address).value();
   EXPECT_EQ(address.carrier, (TransportEndpoint{TransportKind::kLoopback, "engine"}));
-  const NcclAddress far{address.device, "2.19.1", {TransportKind::kGrpc, "[::1]:5000"}};
+  const NcclAddress far{{address.devices[0], DeviceUuid{}}, "2.19.1", {TransportKind::kGrpc, "[::1]:5000"}};
   EXPECT_EQ(ParseNcclAddress(ToAddress(far))->carrier, far.carrier);
+  EXPECT_EQ(ParseNcclAddress(ToAddress(far))->devices, far.devices);
   for (const char* const bad : {"", "GPU-1", "GPU-1:2:loopback:x"}) {
     EXPECT_EQ(ParseNcclAddress(bad).status().reason().substr(0, 4), "bad_") << bad;
   }
@@ -151,9 +152,9 @@ TEST_F(NcclRouteTest, AnEndpointIsReachedOnlyOnAnotherDeviceWithTheSameNcclOverA
   const DeviceUuid there = world_.engine.description().uuid;
   const TransportEndpoint carrier = world_.carrier->endpoint();
   const std::pair<NcclAddress, const char*> cases[] = {
-      {{here, "2.28.9", carrier}, "same_device"},
-      {{there, "2.27.3", carrier}, "nccl_version"},
-      {{there, "2.28.9", {TransportKind::kLoopback, "nobody"}}, "peer_unreachable"}};
+      {{{there, here}, "2.28.9", carrier}, "same_device"},
+      {{{there}, "2.27.3", carrier}, "nccl_version"},
+      {{{there}, "2.28.9", {TransportKind::kLoopback, "nobody"}}, "peer_unreachable"}};
   ASSERT_TRUE(world_.dialer.CanReach(good));
 
   for (const auto& [address, reason] : cases) {

@@ -19,7 +19,7 @@ struct NcclWorld {
   LoopbackNetwork network;
   std::unique_ptr<LoopbackListener> carrier = LoopbackListener::Create(network, "engine").value();
   LoopbackDialer carrying{network};
-  NcclListener listener{engine, communicators, *carrier};
+  NcclListener listener{{&engine}, communicators, *carrier};
   NcclDialer dialer{trainer, communicators, carrying};
   std::unique_ptr<BucketSender> sender;
   std::unique_ptr<BucketReceiver> receiver;
