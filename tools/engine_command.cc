@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "device/communicator.h"
 #include "tools/command.h"
 #include "tools/dtype_option.h"
 #include "tools/engine_cut.h"
