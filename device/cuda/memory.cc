@@ -3,8 +3,11 @@
 #include <cuda_runtime_api.h>
 
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "base/checked_math.h"
+#include "base/mutex.h"
 #include "device/cuda/error.h"
 #include "device/cuda/event.h"
 #include "device/cuda/stream.h"
@@ -31,6 +34,14 @@ class CudaBuffer final : public DeviceBuffer {
   const std::span<std::byte> bytes_;
 };
 
+// What the device may still write to.
+void KeepForEver(std::unique_ptr<DeviceBuffer> buffer) {
+  static auto* const mu = new Mutex;
+  static auto* const kept = new std::vector<std::unique_ptr<DeviceBuffer>>;
+  const MutexLock lock(*mu);
+  kept->push_back(std::move(buffer));
+}
+
 Status WithBytes(const Status& status, std::size_t size) {
   return status.ok() ? status : status.WithContext(fmt::format("bytes={}", size));
 }
@@ -46,11 +57,14 @@ Result<std::unique_ptr<DeviceBuffer>> CudaMemory::Allocate(std::size_t size) {
   void* address = nullptr;
   if (size > 0) RETURN_IF_ERROR(WithBytes(CudaStatus(cudaMalloc(&address, *rounded), "cudaMalloc", device_), size));
   std::unique_ptr<DeviceBuffer> buffer = std::make_unique<CudaBuffer<cudaFree>>(address, size);
-  RETURN_IF_ERROR(Clear(buffer->bytes()));
-  return buffer;
+  bool enqueued = false;
+  const Status cleared = Clear(buffer->bytes(), enqueued);
+  if (cleared.ok()) return buffer;
+  if (enqueued) KeepForEver(std::move(buffer));
+  return cleared;
 }
 
-Status CudaMemory::Clear(std::span<std::byte> bytes) {
+Status CudaMemory::Clear(std::span<std::byte> bytes, bool& enqueued) {
   if (bytes.empty()) return OkStatus();
   ASSIGN_OR_RETURN(const std::unique_ptr<CudaEvent> done, MakeCudaEvent(device_));
   {
@@ -59,6 +73,7 @@ Status CudaMemory::Clear(std::span<std::byte> bytes) {
       ASSIGN_OR_RETURN(clearing_, MakeCudaStream(StreamPriority::kNormal, device_));
     }
     RETURN_IF_ERROR(clearing_->Fill(bytes, std::byte{0}));
+    enqueued = true;
     RETURN_IF_ERROR(clearing_->Record(*done));
   }
   return AwaitEvent(*done, Deadline::After(Clock::Real(), kClearPatience), Clock::Real());

@@ -20,8 +20,9 @@ class CudaMemory final : public DeviceMemory {
   std::string_view name() const override { return "cuda"; }
 
  private:
-  // Zeroes on a stream of its own and waits, with a deadline.
-  Status Clear(std::span<std::byte> bytes) EXCLUDES(mu_);
+  // Zeroes on a stream of its own and waits, with a deadline. `enqueued`: the stream may write there still after an
+  // error.
+  Status Clear(std::span<std::byte> bytes, bool& enqueued) EXCLUDES(mu_);
 
   const DeviceDescription& device_;
   Mutex mu_;

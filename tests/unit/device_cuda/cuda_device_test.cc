@@ -231,6 +231,18 @@ TEST(CudaErrorTest, AnAllocationThatFailsAtItsSecondStepLeavesNothingBehind) {
   EXPECT_EQ(FakeCuda::Census().events, before.events);
 }
 
+TEST(CudaErrorTest, MemoryThatTheDeviceMayStillWriteToIsNotFreed) {
+  Device& device = FakeDevice();
+  (void)device.memory().Allocate(1).value();
+  const FakeCudaCensus before = FakeCuda::Census();
+  FakeCuda::Fail("cudaEventQuery", 1, cudaErrorLaunchFailure);
+
+  EXPECT_EQ(device.memory().Allocate(kBytes).status().reason(), "device_lost");
+
+  EXPECT_EQ(FakeCuda::Census().allocations, before.allocations + 1);
+  EXPECT_TRUE(device.memory().Allocate(kBytes).ok()) << "the fill before it went to memory that is there";
+}
+
 // C-095.
 TEST(CudaBackendTest, DevicesAreFoundByUuidWhateverTheirOrdinalIsHere) {
   (void)FakeDevice();
