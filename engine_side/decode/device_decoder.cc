@@ -71,7 +71,7 @@ Status DeviceDecoder::Allocate(const KvShape& kv, std::int64_t pages) {
     ASSIGN_OR_RETURN(own_collective_,
                      PeerSum::Create(devices_.devices, *devices_.kernels, rows * options_.config.hidden));
   }
-  collective_ = own_collective_ != nullptr ? own_collective_.get() : devices_.collective;
+  collective_ = own_collective_ != nullptr ? own_collective_.get() : devices_.collective.get();
   drawing_.Reserve(weights_of_draws_, logits * SampleWeights(vocabulary));
   drawing_.Reserve(sums_of_draws_, logits * SampleSums(vocabulary));
   drawing_.Reserve(drawn_, logits);

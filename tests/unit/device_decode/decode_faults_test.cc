@@ -24,6 +24,7 @@ class DecodeFaultsTest : public testing::Test {
     (void)FakeDevice();
     devices_ = DecodeDevices::Open(ordinals).value();
     devices_.graphs = graphs;
+    devices_.collective.reset();
     devices_.step_deadline = deadline;
     devices_.gemm_workspace_bytes = 1 << 20;
     const FusedModel model = Fuse(config_, RandomWeights(config_, 1), DType::kBf16, ranks);

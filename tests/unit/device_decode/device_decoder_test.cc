@@ -39,6 +39,7 @@ struct ModelCase {
   ModelConfig config;
   DType dtype;
   int ranks;
+  bool nccl = false;  // in place of copies between ranks
 };
 
 class DeviceDecoderTest : public testing::TestWithParam<ModelCase> {
@@ -49,6 +50,7 @@ class DeviceDecoderTest : public testing::TestWithParam<ModelCase> {
     ASSERT_TRUE(devices.ok()) << devices.status().ToString();
     devices_ = std::move(devices).value();
     devices_.gemm_workspace_bytes = 1 << 20;
+    if (!GetParam().nccl) devices_.collective.reset();
     weights_ = WeightsOf(1);
   }
   std::shared_ptr<DeviceWeights> WeightsOf(std::uint32_t number) {
@@ -82,7 +84,7 @@ INSTANTIATE_TEST_SUITE_P(Models, DeviceDecoderTest,
                                          ModelCase{"LlamaTwoRanks", TinyLlama(), DType::kBf16, 2},
                                          ModelCase{"Qwen3TwoRanks", TinyQwen3(), DType::kBf16, 2},
                                          ModelCase{"OneKvHeadTwoRanks", OneKvHead(), DType::kF32, 2},
-                                         ModelCase{"AllBiasesTwoRanks", AllBiases(), DType::kBf16, 2}),
+                                         ModelCase{"AllBiasesTwoRanksNccl", AllBiases(), DType::kBf16, 2, true}),
                          [](const auto& test) { return test.param.name; });
 
 TEST_P(DeviceDecoderTest, TokensAreTheHostsAndLogprobsDifferByRoundingAlone) {
