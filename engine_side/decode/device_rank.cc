@@ -19,8 +19,7 @@ WeightView AsWeights(const float* x) { return {reinterpret_cast<const std::byte*
 }  // namespace
 
 DeviceRank::DeviceRank(const DecoderOptions& options, const DecodeDevices& devices, int rank, const Sizes& sizes)
-    : options_(options),
-      config_(options.config),
+    : config_(options.config),
       shape_(options.shape),
       rank_(rank),
       sizes_(sizes),

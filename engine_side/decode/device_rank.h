@@ -77,7 +77,6 @@ class DeviceRank {
   Status Rotate(std::int64_t layer, std::int64_t rows);
   Status AttendToCache(std::int64_t layer, const StepTables& tables, const StepShape& shape);
 
-  const DecoderOptions& options_;
   const ModelConfig& config_;
   const RankShape& shape_;
   const int rank_;
