@@ -119,7 +119,11 @@ void FleetRoster::Ended(const std::string& address, const Status& status, Replic
   if (!status.ok()) {
     member.last_error = status;
     member.phase = phase;
-    if (IsLoss(status)) Failed(member, now);
+    if (IsLoss(status)) {
+      Failed(member, now);
+    } else {
+      member.retry_at = now + options_.first_retry;  // it refuses: not at once again
+    }
     return;
   }
   member.retry_at = now;

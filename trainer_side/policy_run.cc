@@ -122,6 +122,8 @@ void PolicyRun::Canary() {
   const auto found = std::find_if(rest.begin(), rest.end(),
                                   [](const Replica* replica) { return !replica->connection->live().run.empty(); });
   if (found == rest.end()) {
+    // What a replica has is known from its greeting: one that loads its first version now says so in the next.
+    for (Replica* replica : rest) replica->connection->Close();
     return GiveUp(rest, Status::FailedPrecondition("no_kept_version", "no replica has a version to go back to"));
   }
   Replica& canary = **found;

@@ -125,6 +125,10 @@ bool ReplicaDriver::CanSendAgain(const WeightVersion& version) const {
 PublishReport ReplicaDriver::SendAgain(const PublishJob& job, PendingPublish& pending, Deadline deadline,
                                        const Cancellation& cancel) {
   committed_ = *job.again;
+  // It lacks the version, says the roster: what it had when it was greeted is old.
+  for (Replica& replica : replicas_) {
+    if (replica.connection->is_open() && replica.connection->live() == *job.again) replica.connection->Close();
+  }
   OpenReplicas(deadline, cancel);
   RefuseOtherTensors();
   OpenGathering(deadline, cancel.token());
@@ -251,16 +255,18 @@ Status ReplicaDriver::CheckStanding() {
   return standing > 0 && options_.guard ? CheckWeights(source_, *options_.guard) : OkStatus();
 }
 
+// Where no replica says in which types it is to be, it keeps those that it had: it never has an older version's bytes.
 Status ReplicaDriver::TakeSnapshot(Deadline deadline) {
-  const std::vector<Replica*> standing = Standing();
-  if (standing.empty()) return OkStatus();
-  const std::vector<TensorSpec>& wire = standing.front()->connection->plan().tensors;
-  if (snapshot_ == nullptr || snapshot_->wire() != wire) {
-    snapshot_.reset();  // both at once might not fit
-    ASSIGN_OR_RETURN(snapshot_, WeightSnapshot::Create(
-                                    source_, wire, MemoryForSnapshot(source_, options_.snapshot == Snapshot::kDevice)));
+  if (const std::vector<Replica*> standing = Standing(); !standing.empty()) {
+    const std::vector<TensorSpec>& wire = standing.front()->connection->plan().tensors;
+    if (snapshot_ == nullptr || snapshot_->wire() != wire) {
+      snapshot_.reset();  // both at once might not fit
+      ASSIGN_OR_RETURN(
+          snapshot_,
+          WeightSnapshot::Create(source_, wire, MemoryForSnapshot(source_, options_.snapshot == Snapshot::kDevice)));
+    }
   }
-  return snapshot_->Copy(deadline);
+  return snapshot_ == nullptr ? OkStatus() : snapshot_->Copy(deadline);
 }
 
 void ReplicaDriver::SendToReplicas(const VersionOffer& offer, bool known_run, const std::optional<WeightVersion>& again,

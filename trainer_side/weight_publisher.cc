@@ -240,8 +240,8 @@ void Publisher::Record(const PublishReport& report, Turn& own) {
   history_.push_back(report);
   if (history_.size() > kHistoryEntries) history_.pop_front();
   NoteInRoster(report.replicas, report.version);
-  // A fleet without replicas yet: who joins gets this version.
-  if (catch_up_ && report.replicas.empty() && !report.version.run.empty()) roster_.Commit(report.version);
+  // A fleet without replicas yet: who joins gets this version, if its bytes are kept.
+  if (catch_up_ && report.replicas.empty() && driver_->CanSendAgain(report.version)) roster_.Commit(report.version);
   EndTurn(own);
 }
 

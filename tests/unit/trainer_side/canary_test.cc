@@ -123,6 +123,19 @@ TEST_F(CanaryTest, WithoutAnyVersionToGoBackToNothingIsSent) {
   for (const auto& engine : engines_) EXPECT_TRUE(engine->account().offers.empty());
 }
 
+TEST_F(CanaryTest, OneThatLoadsItsFirstVersionAfterARefusalIsTheNextCanary) {
+  for (const auto& engine : engines_) engine->SetLive({});
+  options_.run = "base";
+  MakePublisher();
+  ASSERT_EQ(Publish().replicas[0].status.reason(), "no_kept_version");
+  engines_[1]->SetLive({.run = "base", .number = 0, .digest = {}});
+
+  const PublishReport report = Publish();
+
+  EXPECT_TRUE(report.AllCommitted());
+  EXPECT_EQ(views_.at(0).address, "engine-1");
+}
+
 TEST_F(CanaryTest, CanaryWithoutAGateIsABadOption) {
   options_.gate = {};
   options_.control = &control_;

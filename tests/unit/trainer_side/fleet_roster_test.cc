@@ -157,6 +157,17 @@ TEST_F(FleetRosterTest, WhatIsNotAReplicasOwnWeaknessDoesNotCountAgainstIt) {
   }
 }
 
+TEST_F(FleetRosterTest, OneThatRefusesIsTriedAgainAfterAPauseEachTimeTheSame) {
+  roster_.Commit(Version(7));
+  for (int refusals = 1; refusals < 4; ++refusals) {
+    ASSERT_THAT(roster_.Due(now_), testing::Contains("a")) << refusals;
+    EndWith("a", Status::FailedPrecondition("shadow_reserved", ""));
+    EXPECT_THAT(roster_.Due(now_), testing::Not(testing::Contains("a")));
+    EXPECT_EQ(Row("a").retry_in, options_.first_retry);
+    now_ += options_.first_retry;
+  }
+}
+
 // C-053.
 TEST_F(FleetRosterTest, AnEngineThatCrashesAfterEachJoinIsTriedLessAndLess) {
   roster_.Commit(Version(7));

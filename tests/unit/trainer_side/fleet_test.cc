@@ -112,6 +112,54 @@ TEST_F(FleetTest, AFleetMayBeginEmptyAndTheFirstToJoinGetsTheVersion) {
   EXPECT_TRUE(WaitForLive(1, version));
 }
 
+TEST_F(FleetTest, WhoJoinsAfterAPublishThatReachedNobodyGetsItsBytesAndNoOlderOnes) {
+  AddStranger();
+  AddStranger();
+  MakePublisher();
+  Join(0);
+  ASSERT_TRUE(Publish().AllCommitted());
+  publisher_->Leave(AddressOf(0), InstanceId{1});
+  trainer_->Fill(7);
+  const WeightVersion version{.run = "base", .number = 2, .digest = ExpectedDigest()};
+  const std::vector<std::byte> expected = trainer_->EngineBytes(2, 0, 0);
+  ASSERT_TRUE(Publish({.number = 2}).replicas.empty());
+  trainer_->Fill(99);  // the trainer goes on
+
+  Join(1);
+
+  ASSERT_TRUE(WaitForLive(1, version));
+  EXPECT_EQ(engines_[1]->Live(0, 0), expected);
+}
+
+TEST_F(FleetTest, AVersionThatReachedNobodyAndWhoseBytesNobodyKeepsIsNotCommitted) {
+  AddStranger();
+  MakePublisher();
+
+  ASSERT_TRUE(Publish({.number = 5}).replicas.empty());
+
+  EXPECT_FALSE(publisher_->status().committed);
+  EXPECT_FALSE(Join(0).required) << "nobody could send it";
+  const PublishReport next = Publish({.number = 6});
+  EXPECT_TRUE(next.AllCommitted());
+  EXPECT_EQ(publisher_->status().committed, next.version);
+}
+
+TEST_F(FleetTest, OneThatItsOperatorTookBackIsSentTheFleetsVersionAgain) {
+  AddEngine(/*engine_ranks=*/2);
+  AddEngine(/*engine_ranks=*/2);
+  MakePublisher();
+  const PublishReport first = Publish();
+  const PublishReport second = Publish();
+  ASSERT_TRUE(second.AllCommitted());
+
+  engines_[0]->SetLive(first.version);
+  EXPECT_EQ(Join(0).required, second.version);
+
+  EXPECT_TRUE(WaitForLive(0, second.version));
+  EXPECT_EQ(engines_[0]->account().offers.size(), 3u);
+  EXPECT_EQ(engines_[1]->account().offers.size(), 2u);
+}
+
 TEST_F(FleetTest, OneThatMissedACommitIsCaughtUpBetweenPublishes) {
   options_.policy = PublishPolicy::kAll;
   options_.fleet.first_retry = std::chrono::milliseconds(1);
