@@ -26,7 +26,7 @@ constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 
 // Where O_DIRECT works: the build folder, when /tmp is memory.
 struct DiskDirectory {
-  std::string path = "read_strategy_test_files";
+  const std::string path = fmt::format("read_strategy_test_files_{}", getpid());  // tests run at once
   DiskDirectory() { std::filesystem::create_directories(path); }
   ~DiskDirectory() {
     std::error_code ignored;
