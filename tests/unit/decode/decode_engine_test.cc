@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "engine_side/weight_slots.h"
+#include "tests/support/watched_clock.h"
 #include "tests/unit/decode/tiny_model.h"
 
 namespace bascule {
@@ -17,23 +18,6 @@ namespace {
 
 Deadline Soon() { return Deadline::After(Clock::Real(), std::chrono::seconds(60)); }
 Deadline AtOnce() { return Deadline::After(Clock::Real(), Duration::zero()); }
-
-// The real clock, which also tells when a given thread has begun to wait.
-class WatchedClock final : public Clock {
- public:
-  TimePoint Now() override { return Clock::Real().Now(); }
-  std::chrono::system_clock::time_point WallNow() override { return Clock::Real().WallNow(); }
-  bool WaitUntil(CondVar& cond, Mutex& mu, TimePoint until) override REQUIRES(mu) {
-    if (std::this_thread::get_id() == watched_.load()) waiting_.store(true);
-    return Clock::Real().WaitUntil(cond, mu, until);
-  }
-  void Watch(std::thread::id thread) { watched_.store(thread); }
-  bool waiting() const { return waiting_.load(); }
-
- private:
-  std::atomic<std::thread::id> watched_{};
-  std::atomic<bool> waiting_{false};
-};
 
 // Keeps what it hears. `on_token` runs on the scheduler thread, with the number of tokens so far.
 class Collector final : public GenerateSink {

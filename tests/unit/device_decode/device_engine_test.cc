@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <functional>
 #include <optional>
 #include <thread>
@@ -16,29 +15,13 @@
 #include "tests/support/device_work/device_work.h"
 #include "tests/support/fake_cuda/control.h"
 #include "tests/support/fake_cuda/fake_device.h"
+#include "tests/support/watched_clock.h"
 #include "tests/unit/decode/tiny_model.h"
 
 namespace bascule {
 namespace {
 
 Deadline Soon() { return Deadline::After(Clock::Real(), std::chrono::seconds(60)); }
-
-// The real clock, which also tells when a given thread has begun to wait.
-class WatchedClock final : public Clock {
- public:
-  TimePoint Now() override { return Clock::Real().Now(); }
-  std::chrono::system_clock::time_point WallNow() override { return Clock::Real().WallNow(); }
-  bool WaitUntil(CondVar& cond, Mutex& mu, TimePoint until) override REQUIRES(mu) {
-    if (std::this_thread::get_id() == watched_.load()) waiting_.store(true);
-    return Clock::Real().WaitUntil(cond, mu, until);
-  }
-  void Watch(std::thread::id thread) { watched_.store(thread); }
-  bool waiting() const { return waiting_.load(); }
-
- private:
-  std::atomic<std::thread::id> watched_{};
-  std::atomic<bool> waiting_{false};
-};
 
 // Keeps what it hears; `on_token` runs on the scheduler thread, with the number of tokens so far.
 class Answer final : public GenerateSink {

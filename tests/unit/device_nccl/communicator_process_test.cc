@@ -5,8 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
-
+#include "tests/support/child_process.h"
 #include "tests/support/fake_cuda/control.h"
 #include "tests/support/fake_nccl/control.h"
 #include "tests/unit/device_nccl/ranks.h"
@@ -16,36 +15,30 @@ namespace {
 
 constexpr std::size_t kBytes = 50'000;
 
-// The other process. It is told the id as a control plane would: by somebody who has it.
-class Peer {
+// Holds an id to be read, as a control plane would have it.
+class IdPipe {
  public:
-  Peer(const char* role, const CommunicatorId& id) {
-    int ends[2];
-    CHECK(pipe2(ends, O_CLOEXEC) == 0);
-    CHECK(write(ends[1], id.bytes.data(), id.bytes.size()) == static_cast<ssize_t>(id.bytes.size()));
-    pid_ = fork();
-    if (pid_ == 0) {
-      dup2(ends[0], STDIN_FILENO);
-      execl(COMMUNICATOR_PEER, COMMUNICATOR_PEER, role, nullptr);
-      _exit(127);
-    }
-    close(ends[0]);
-    close(ends[1]);
+  explicit IdPipe(const CommunicatorId& id) {
+    CHECK(pipe2(ends_, O_CLOEXEC) == 0);
+    CHECK(write(ends_[1], id.bytes.data(), id.bytes.size()) == static_cast<ssize_t>(id.bytes.size()));
   }
-  ~Peer() { Kill(); }
-  void Kill() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    (void)Wait();
+  IdPipe(const IdPipe&) = delete;
+  IdPipe& operator=(const IdPipe&) = delete;
+  ~IdPipe() {
+    close(ends_[0]);
+    close(ends_[1]);
   }
-  int Wait() {
-    int status = -1;
-    waitpid(std::exchange(pid_, -1), &status, 0);
-    return status;
-  }
+  int read_end() const { return ends_[0]; }
 
  private:
-  pid_t pid_ = -1;
+  int ends_[2] = {};
+};
+
+// The other process, told the id.
+class Peer : private IdPipe, public ChildProcess {
+ public:
+  Peer(const char* role, const CommunicatorId& id)
+      : IdPipe(id), ChildProcess({COMMUNICATOR_PEER, role}, [this] { dup2(read_end(), STDIN_FILENO); }) {}
 };
 
 class CommunicatorProcessTest : public testing::Test {

@@ -3,11 +3,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
-#include <utility>
-
 #include "bridge/transport/nccl/listener.h"
 #include "bridge/transport/shm/listener.h"
+#include "tests/support/child_process.h"
 #include "tests/support/fake_cuda/control.h"
 #include "tests/support/fake_cuda/fake_device.h"
 #include "tests/support/fake_nccl/control.h"
@@ -17,27 +15,9 @@
 namespace bascule {
 namespace {
 
-class Trainer {
+class Trainer : public ChildProcess {
  public:
-  Trainer(const std::string& address, const char* frames) : pid_(fork()) {
-    if (pid_ != 0) return;
-    execl(NCCL_PEER, NCCL_PEER, address.c_str(), frames, nullptr);
-    _exit(127);
-  }
-  ~Trainer() { Kill(); }
-  void Kill() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    (void)Wait();
-  }
-  int Wait() {
-    int status = -1;
-    waitpid(std::exchange(pid_, -1), &status, 0);
-    return status;
-  }
-
- private:
-  pid_t pid_;
+  Trainer(const std::string& address, const char* frames) : ChildProcess({NCCL_PEER, address, frames}) {}
 };
 
 class NcclProcessTest : public testing::Test {
