@@ -16,9 +16,10 @@ class MissingWaitTest : public DeviceEngineTest {
   // How many of some orders of streams show that the events [first, last) are not waited for.
   int CountFound(FlipMode flip, int first, int last) {
     int found = 0;
+    Device& patient = FakeDevice();
     for (std::uint64_t seed = 1; seed <= 4; ++seed) {
       FakeCuda::SetSeed(seed);
-      HastyDevice device(FakeDevice(), first, last);
+      HastyDevice device(patient, first, last);
       Start(flip, TransportKind::kLoopback, device);
       bool is_wrong = false;
       for (std::uint32_t version = 1; version <= 2 && !is_wrong; ++version) {
