@@ -41,6 +41,11 @@ const Content& ContentOf(int trainer_ranks, int number) {
   return *content;
 }
 
+const Content& BaseContent() {
+  constexpr int kBaseNumber = 1'000'000;
+  return ContentOf(1, kBaseNumber);
+}
+
 const Content* FindContent(const Hash256& digest) {
   const auto found = All().by_digest.find(digest);
   return found == All().by_digest.end() ? nullptr : found->second;

@@ -42,6 +42,7 @@ class Content {
 
 // Made once in a process and shared by all its schedules.
 const Content& ContentOf(int trainer_ranks, int number);
+const Content& BaseContent();                       // what is in engines' files
 const Content* FindContent(const Hash256& digest);  // among those made; null when there is none
 
 }  // namespace bascule::simulation

@@ -4,6 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+
+#include "bridge/send/publish_session.h"
+#include "engine_side/cache_daemon/frozen_memory.h"
+#include "engine_side/peer_sender.h"
 
 namespace bascule::simulation {
 namespace {
@@ -13,11 +18,14 @@ constexpr Duration kLongestSession = kPublishTime + std::chrono::seconds(1);
 
 }  // namespace
 
-EngineNode::EngineNode(Scheduler& scheduler, Network& network, WentLive& went_live, Watch watch, NodeId node,
-                       std::string address, const EngineKind& kind)
+EngineNode::EngineNode(Scheduler& scheduler, Network& network, WentLive& went_live, FleetPromises& promises,
+                       const EngineSurroundings& surroundings, Watch watch, NodeId node, std::string address,
+                       const EngineKind& kind)
     : scheduler_(scheduler),
+      network_(network),
       clock_(scheduler.clock()),
       went_live_(went_live),
+      promises_(promises),
       watch_(std::move(watch)),
       node_(node),
       address_(std::move(address)),
@@ -28,28 +36,71 @@ EngineNode::EngineNode(Scheduler& scheduler, Network& network, WentLive& went_li
   auto routes = network.RouteListenerOf(node_);
   CHECK(routes.ok());
   routes_ = std::move(*routes);
-  auto receiver = WeightReceiver::Create({.layout = ShardedTrainer::EngineLayout(kind.ranks, kRows),
-                                          .slot_count = kind.slot_count,
-                                          .flip = kind.flip,
-                                          .copier = this,
-                                          .staging = {.nice = 0},
-                                          .listeners = {routes_.get()},
-                                          .clock = &clock_},
-                                         *this);
-  CHECK(receiver.ok());
-  receiver_ = std::move(*receiver);
-  auto server = host_->Listen(address_, [this](ControlChannel& channel) { (void)receiver_->Serve(channel); });
-  CHECK(server.ok());
-  server_ = std::move(*server);
-  workers_.emplace_back("decode", [this](const std::stop_token& stop) { Decode(stop); });
+  CreateReceiver(*routes_);
+  // Whoever reads files first is reachable once it has.
+  kind_.has_base ? own_server_ = Listen(OwnAddress()) : server_ = Listen(address_);
+  EngineStartOptions start{
+      .address = address_, .ranks = kind_.ranks, .check = kind_.checks_daemon, .joins = kind_.joins};
+  if (kind_.is_daemon) {
+    CreateDaemon();
+    workers_.emplace_back("daemon", [this](const std::stop_token& stop) { FollowDaemon(stop); });
+  } else {
+    start.daemon = kind_.daemon;
+    start.socket = kind_.socket;
+    workers_.emplace_back("decode", [this](const std::stop_token& stop) { Decode(stop); });
+  }
+  if (kind_.has_base) {
+    start.load = [this] {
+      if (!receiver_->status().live) RETURN_IF_ERROR(LoadBase());
+      server_ = Listen(address_);
+      return OkStatus();
+    };
+  }
+  start_ = std::make_unique<EngineStart>(std::move(start), surroundings, *receiver_, watch_, clock_);
+  workers_.emplace_back("start", [this](const std::stop_token& stop) { start_->Run(stop); });
   workers_.emplace_back("status", [this](const std::stop_token& stop) { FollowStatus(stop); });
   scheduler_.Enter(caller);
+}
+
+std::unique_ptr<ControlHost::Listener> EngineNode::Listen(const std::string& address) {
+  auto server = host_->Listen(address, [this](ControlChannel& channel) { (void)receiver_->Serve(channel); });
+  CHECK(server.ok());
+  return std::move(*server);
+}
+
+void EngineNode::CreateReceiver(TransportListener& routes) {
+  const bool lends = kind_.is_daemon;
+  auto receiver = WeightReceiver::Create(
+      {.layout = ShardedTrainer::EngineLayout(kind_.ranks, kRows),
+       .memory = {.from = lends ? &FreezableMemory() : nullptr, .when_reserved = lends || !kind_.daemon.empty()},
+       .slot_count = kind_.slot_count,
+       .flip = kind_.flip,
+       .copier = this,
+       .staging = {.nice = 0},
+       .listeners = {&routes},
+       .clock = &clock_},
+      *this);
+  CHECK(receiver.ok());
+  receiver_ = std::move(*receiver);
+}
+
+void EngineNode::CreateDaemon() {
+  auto daemon = CacheDaemon::Create({.socket = kind_.socket,
+                                     .keep = kind_.slot_count - 1,
+                                     .model = {.fingerprint = EngineStart::Fingerprint(kind_.ranks)},
+                                     .clock = &clock_},
+                                    *receiver_);
+  CHECK(daemon.ok());
+  daemon_ = std::move(*daemon);
 }
 
 EngineNode::~EngineNode() {
   for (Worker& worker : workers_) worker.RequestStop();
   workers_.clear();
+  start_.reset();
+  daemon_.reset();
   server_.reset();
+  own_server_.reset();
   receiver_.reset();
 }
 
@@ -111,18 +162,30 @@ KvReport EngineNode::InvalidateKv(const WeightVersion& live) {
     Broken("I9", fmt::format("caches are told of {} while {} is live", live.ToString(), lease.version().ToString()));
   }
   CheckBytes(lease, "at the flip");
-  if (rolling_back_ == 0 && live.number <= highest_) {
-    Broken("I3", fmt::format("{} goes live after number {}", live.ToString(), highest_));
+  const bool back = live == kept_;
+  std::uint64_t& highest = highest_[live.run];
+  // Where another run is live, after a rollback too, a run may start anew.
+  // So may every version be loaded anew where the live one was lost.
+  if (!made_live_.empty() && made_live_.back().run != live.run) highest = 0;
+  if (receiver_->status().last_error.reason() == "live_lost") highest = 0;
+  if (!back && live.number > 0 && live.number <= highest) {
+    Broken("I3", fmt::format("{} goes live after number {}", live.ToString(), highest));
   }
-  highest_ = std::max(highest_, live.number);
+  highest = std::max(highest, live.number);
   lost_ = false;
+  kept_ = made_live_.empty() ? std::nullopt : std::optional(made_live_.back());
   made_live_.push_back(live);
-  if (checked_) went_live_[address_].push_back(live);
+  if (!checked_) return {};
+  went_live_[address_].push_back(live);
+  // Who follows a daemon comes a moment later, to what that had.
+  if (!back && kind_.daemon.empty()) promises_.WentLive(address_, live);
   return {};
 }
 
 Status EngineNode::Copy(std::span<std::byte> to, std::span<const std::byte> from) {
-  if (copies_to_fail_ > 0) {
+  if (copies_to_fail_ > 0 && copies_before_ > 0) {
+    --copies_before_;
+  } else if (copies_to_fail_ > 0) {
     --copies_to_fail_;
     std::memset(to.data(), 0x5a, to.size() / 2);
     return Status::DataLoss("copy_failed", "the simulation says so");
@@ -212,9 +275,7 @@ void EngineNode::FollowStatus(const std::stop_token& stop) {
 void EngineNode::RollBack(Duration patience) {
   workers_.emplace_back("rollback", [this, patience](const std::stop_token&) {
     scheduler_.Enter(node_);
-    ++rolling_back_;
     (void)receiver_->Rollback(std::nullopt, Deadline::After(clock_, patience));
-    --rolling_back_;
   });
 }
 
@@ -229,6 +290,51 @@ void EngineNode::HoldLease(Duration time) {
   });
 }
 
+ConnectionOptions EngineNode::ConnectionTo(const std::string& address, ControlDialer& control,
+                                           TransportDialer& routes) {
+  return {.address = address,
+          .control = &control,
+          .transports = {&routes},
+          .publisher = InstanceId::Mint(),
+          .plan = {.bucket_bytes = 4096},
+          .credits = 2,
+          .connect_timeout = std::chrono::seconds(1),
+          .clock = &clock_};
+}
+
+// From its own files, through the session that every version comes by.
+Status EngineNode::LoadBase() {
+  const auto control = network_.DialerOf(node_);
+  const auto routes = network_.RouteDialerOf(node_);
+  const TensorSource files = BaseContent().values().Source();
+  return PublishOnce(files, ConnectionTo(OwnAddress(), *control, *routes),
+                     {.run = "base", .number = 0, .new_run = true}, Deadline::After(clock_, kPublishTime))
+      .status;
+}
+
+Status EngineNode::SendLiveTo(const std::string& address, Deadline deadline) {
+  const auto control = network_.DialerOf(node_);
+  const auto routes = network_.RouteDialerOf(node_);
+  return SendLive(*receiver_, {}, ConnectionTo(address, *control, *routes), deadline).status;
+}
+
+// Its readiness is never stale: what it says that it holds it holds, and that is live.
+void EngineNode::FollowDaemon(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    const CacheDaemonStatus status = daemon_->status();
+    if (status.phase == CachePhase::kHolding && status.objects.empty()) {
+      Broken("daemon", "it says that it holds a version, and has none");
+    }
+    for (const CacheDaemonStatus::Object& object : status.objects) {
+      // Between the exchange of the slots and the caches' news of it.
+      if (!WasLive(object.version) && !HasLive(object.version))
+        Broken("daemon", fmt::format("{} was never live", object.version.ToString()));
+    }
+    const auto pause = std::chrono::milliseconds(1 + scheduler_.RandomBits() % 300);
+    clock_.SleepUntil(clock_.Now() + pause, stop);
+  }
+}
+
 // I8: every session has ended; I3 in the engine's own account.
 void EngineNode::CheckQuiet() {
   const ReceiverStatus status = receiver_->status();
@@ -241,11 +347,18 @@ void EngineNode::CheckQuiet() {
 }
 
 void EngineNode::CheckHistory() {
-  std::uint64_t highest = 0;
+  std::map<std::string, std::uint64_t> highest;
+  std::string live_run;
   for (const HistoryEntry& row : receiver_->History()) {
-    if (!row.committed || row.kind == HistoryEntry::Kind::kRollback) continue;
-    if (row.version.number <= highest) Broken("I3", fmt::format("{} was committed late", row.version.ToString()));
-    highest = row.version.number;
+    if (row.why.reason() == "live_lost") highest.clear();
+    if (!row.committed) continue;
+    const bool starts = std::exchange(live_run, row.version.run) != row.version.run;
+    if (row.kind == HistoryEntry::Kind::kRollback) continue;
+    const auto [before, first] = highest.try_emplace(row.version.run, row.version.number);
+    if (!first && !starts && row.version.number <= before->second) {
+      Broken("I3", fmt::format("{} was committed late", row.version.ToString()));
+    }
+    before->second = row.version.number;
   }
 }
 

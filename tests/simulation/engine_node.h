@@ -1,45 +1,46 @@
-// A simulated inference engine: the product's WeightReceiver behind the simulated network, a loop of decode steps that
-// reads every weight, and what must hold of both at every step.
+// A simulated replica: the product's WeightReceiver behind the simulated network, and a loop of decode steps that reads
+// every weight, or a cache daemon on top; and what must hold of them at every step.
 //
 // Thread-safety: confined to one thread; its functions run on fibers.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "base/mutex.h"
 #include "base/worker.h"
+#include "bridge/send/replica_connection.h"
+#include "engine_side/cache_daemon/cache_daemon.h"
 #include "engine_side/weight_receiver.h"
 #include "tests/simulation/contents.h"
+#include "tests/simulation/engine_start.h"
+#include "tests/simulation/fleet_promises.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/scheduler.h"
+#include "tests/simulation/watch.h"
 
 namespace bascule::simulation {
-
-struct Watch {
-  // Ends the schedule: a promise was broken.
-  std::function<void(std::string_view invariant, const std::string& what)> violation;
-  // How long processes, or the machine, have stood still since then: no deadline counts that.
-  std::function<Duration(TimePoint since)> stood_still_since;
-};
-
-// What has gone live, by address of the engine, over all its lives.
-using WentLive = std::map<std::string, std::vector<WeightVersion>>;
 
 struct EngineKind {
   int ranks = 1;
   int slot_count = 2;
   FlipMode flip = FlipMode::kShadow;
+  bool has_base = false;      // weights in its files
+  bool joins = false;         // it is a member of the fleet
+  bool is_daemon = false;     // it decodes nothing and lends versions to the engines of its host
+  std::string daemon;         // address of the daemon that it follows; empty: none
+  std::string socket;         // of that, or its own
+  bool checks_daemon = true;  // it digests what it maps
 };
 
 class EngineNode final : private EngineHooks, private BlockCopier {
  public:
-  EngineNode(Scheduler& scheduler, Network& network, WentLive& went_live, Watch watch, NodeId node, std::string address,
+  // Borrows all but the values.
+  EngineNode(Scheduler& scheduler, Network& network, WentLive& went_live, FleetPromises& promises,
+             const EngineSurroundings& surroundings, Watch watch, NodeId node, std::string address,
              const EngineKind& kind);
   ~EngineNode() override;  // as a process that ends; waits for its fibers
 
@@ -54,13 +55,23 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   // Faults.
   void RollBack(Duration patience);
   void HoldLease(Duration time);
-  void FailNextCopies(int count) { copies_to_fail_ = count; }
+  // So many copies of a flip in place, after others that do not.
+  void FailCopies(int before, int count) {
+    copies_before_ = before;
+    copies_to_fail_ = count;
+  }
   // The process is being killed: nothing that it does counts any more.
   void StopChecking() { checked_ = false; }
 
   // Of an engine that is left in peace.
   void CheckQuiet();
   void CheckLive(const Content& content, std::uint64_t number);
+  bool HasLive(const WeightVersion& version) const { return receiver_->status().live == version; }
+
+  bool WasLive(const WeightVersion& version) const;  // in this life
+
+  // Sends what is live here to another engine.
+  Status SendLiveTo(const std::string& address, Deadline deadline);
 
  private:
   Result<SafePoint> RunAtSafePoint(std::uint64_t at_step, const std::function<void()>& critical,
@@ -71,14 +82,22 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   void Decode(const std::stop_token& stop);
   void DecodeStep();
   void FollowStatus(const std::stop_token& stop);
+  std::string OwnAddress() const { return address_ + "/own"; }
+  std::unique_ptr<ControlHost::Listener> Listen(const std::string& address);
+  void CreateReceiver(TransportListener& routes);
+  void CreateDaemon();
+  void FollowDaemon(const std::stop_token& stop);
+  Status LoadBase();
+  ConnectionOptions ConnectionTo(const std::string& address, ControlDialer& control, TransportDialer& routes);
   void CheckBytes(const WeightLease& lease, std::string_view when);
   void CheckHistory();
-  bool WasLive(const WeightVersion& version) const;
   void Broken(std::string_view invariant, const std::string& what);
 
   Scheduler& scheduler_;
+  Network& network_;
   Clock& clock_;
   WentLive& went_live_;
+  FleetPromises& promises_;
   const Watch watch_;
   const NodeId node_;
   const std::string address_;
@@ -92,10 +111,11 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   int waiting_ GUARDED_BY(mu_) = 0;
   std::uint64_t step_ GUARDED_BY(mu_) = 0;
 
-  std::vector<WeightVersion> made_live_;  // in order, rollbacks included
-  std::uint64_t highest_ = 0;
-  int rolling_back_ = 0;
-  bool lost_ = false;  // a flip in place failed beyond repair
+  std::vector<WeightVersion> made_live_;          // in order, rollbacks included
+  std::map<std::string, std::uint64_t> highest_;  // by run
+  std::optional<WeightVersion> kept_;             // a flip to it is a rollback: numbers are not used again
+  bool lost_ = false;                             // a flip in place failed beyond repair
+  int copies_before_ = 0;
   int copies_to_fail_ = 0;
   std::string receiving_session_;  // not over yet
   TimePoint receiving_since_;
@@ -104,7 +124,10 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   std::unique_ptr<ControlHost> host_;
   std::unique_ptr<TransportListener> routes_;
   std::unique_ptr<WeightReceiver> receiver_;
+  std::unique_ptr<ControlHost::Listener> own_server_;  // for itself
   std::unique_ptr<ControlHost::Listener> server_;
+  std::unique_ptr<CacheDaemon> daemon_;
+  std::unique_ptr<EngineStart> start_;
   std::vector<Worker> workers_;  // last
 };
 

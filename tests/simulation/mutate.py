@@ -48,6 +48,31 @@ MUTANTS = {
         "bridge/send/publish_session.cc", "reports a commit that the engine has not confirmed",
         [("  ASSIGN_OR_RETURN(const Committed committed, Expect<Committed>());\n",
           "  const Committed committed{.session = session_, .report = {.version = report_.version}};\n")]),
+    "skip_coverage": (
+        "engine_side/receive_session.cc", "does not ask whether every bucket is here, and believes the seal",
+        [("if (coverage_.complete() || state_ != SessionState::kReceiving) {", "if (true) {"),
+         ("if (!lent_ || lent_->check) {\n    RETURN_IF_ERROR(verifier_->Check", "if (lent_ && lent_->check) {\n    RETURN_IF_ERROR(verifier_->Check")]),
+    "skip_undo": (
+        "engine_side/in_place_flip.cc", "serves a mix after a flip in place that failed half-way",
+        [("Status undone = exchange_.Undo();", "Status undone;"),
+         ("if (undone.ok()) undone = Proof(live);", "static_cast<void>(live);")]),
+    "flip_before_journal": (
+        "trainer_side/commit_barrier.cc", "tells replicas of a decision that is not written down yet",
+        [("if (version == first) return Decide(hooks_.write_down(version));",
+          "if (version == first) {\n    Decide(OkStatus());\n    static_cast<void>(hooks_.write_down(version));\n    return;\n  }")]),
+    "decide_alone": (
+        "trainer_side/commit_barrier.cc", "decides when the first replica is ready",
+        [("if (version == version_ && std::find(ready_.begin(), ready_.end(), false) != ready_.end()) return;", "")]),
+    "ignore_the_gate": (
+        "trainer_side/policy_run.cc", "promotes a canary that the gate has refused",
+        [("if (verdict.ok()) return ForEach(rest,", "if (verdict.ok() || !rest.empty()) return ForEach(rest,")]),
+    "daemon_holds_early": (
+        "engine_side/cache_daemon/cache_daemon.cc", "calls itself ready before it holds what is live",
+        [("return recorded && recorded->object->version == *status.live ? CachePhase::kHolding : CachePhase::kReceiving;",
+          "return CachePhase::kHolding;")]),
+    "daemon_memory_changes": (
+        "engine_side/cache_daemon/frozen_memory.cc", "leaves memory writable that engines map, and receives into it again",
+        [("    if (frozen_) return OkStatus();\n", "    frozen_ = true;\n    return OkStatus();\n")]),
 }
 
 

@@ -48,10 +48,16 @@ class Network {
   std::unique_ptr<TransportDialer> RouteDialerOf(NodeId node);
   Result<std::unique_ptr<TransportListener>> RouteListenerOf(NodeId node);
 
+  // A call of one process to another and its answer, each of which a fault may hit. `serve` runs in the callee's
+  // process.
+  //
+  // Unavailable "peer_unreachable" | "peer_lost"; DeadlineExceeded "deadline"; DataLoss "bad_message"
+  Status Call(NodeId from, NodeId to, std::string_view what, Deadline deadline, const std::function<void()>& serve);
+
   // The process is gone: its wires are cut and nobody reaches it any more, nor it anybody.
   void Sever(NodeId node);
   void Partition(NodeId a, NodeId b, TimePoint until);
-  void Heal();  // partitions and delays end now
+  void Heal();  // partitions and delays end now; what is still held back never comes
   int open_ends() const { return open_ends_; }
 
  private:
@@ -68,6 +74,8 @@ class Network {
   TimePoint PartitionedUntil(NodeId a, NodeId b) const;
   // Waits until the two can talk.
   Status AwaitReachable(NodeId a, NodeId b, Deadline deadline);
+  // One way of a call. True: it comes twice.
+  Result<bool> PassCall(const Passage& passage, Deadline deadline);
 
   Scheduler& scheduler_;
   Clock& clock_;
@@ -82,6 +90,7 @@ class Network {
   std::set<NodeId> gone_;
   std::map<std::pair<NodeId, NodeId>, TimePoint> partitions_;
   int open_ends_ = 0;
+  bool healed_ = false;
 };
 
 }  // namespace bascule::simulation

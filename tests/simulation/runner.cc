@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <span>
 #include <vector>
 
 namespace bascule::simulation {
@@ -80,6 +81,25 @@ void RunSome(Board& board, std::uint64_t first, std::uint64_t end, std::uint64_t
   }
 }
 
+struct TallyTable {
+  std::string_view what;
+  std::vector<std::string_view> names;
+  std::span<const std::array<std::uint64_t, kFaultKinds>> rows;
+};
+
+template <typename Row>
+TallyTable TableOf(std::string_view what, std::string_view (*name)(Row),
+                   std::span<const std::array<std::uint64_t, kFaultKinds>> rows) {
+  TallyTable table{what, {}, rows};
+  for (std::size_t row = 0; row < rows.size(); ++row) table.names.push_back(name(static_cast<Row>(row)));
+  return table;
+}
+
+std::vector<TallyTable> TablesOf(const Tally& tally) {
+  return {TableOf("struck in state", &SessionStateName, tally.in_state),
+          TableOf("struck at", &MomentName, tally.at_moment), TableOf("struck a", &RoleName, tally.on_role)};
+}
+
 std::string KindOf(const std::string& what) { return what.substr(0, what.find(':')); }
 
 }  // namespace
@@ -123,28 +143,31 @@ FaultSchedule Shrink(const Finding& finding) {
 }
 
 std::string Summary(const Tally& tally) {
-  std::string text =
-      fmt::format("schedules={} publishes={} committed_everywhere={} flips={} faults={} switches={}\n", tally.schedules,
-                  tally.publishes, tally.committed, tally.flips, tally.faults, tally.switches);
-  text += fmt::format("{:16}", "struck in state");
-  for (std::size_t state = 0; state < kSessionStates; ++state) {
-    text += fmt::format("{:>11}", SessionStateName(static_cast<SessionState>(state)));
+  std::string text = fmt::format(
+      "schedules={} publishes={} committed_everywhere={} flips={} faults={} switches={}\n"
+      "followed={} caught_up={} let_through={} refused={}\n",
+      tally.schedules, tally.publishes, tally.committed, tally.flips, tally.faults, tally.switches, tally.followed,
+      tally.caught_up, tally.let_through, tally.refused);
+  for (const TallyTable& table : TablesOf(tally)) {
+    text += fmt::format("{:16}", table.what);
+    for (const std::string_view name : table.names) text += fmt::format("{:>11}", name);
+    for (std::size_t kind = 0; kind < kFaultKinds; ++kind) {
+      text += fmt::format("\n{:16}", FaultName(static_cast<FaultKind>(kind)));
+      for (const auto& row : table.rows) text += fmt::format("{:11}", row[kind]);
+    }
+    text += "\n";
   }
-  for (std::size_t kind = 0; kind < kFaultKinds; ++kind) {
-    text += fmt::format("\n{:16}", FaultName(static_cast<FaultKind>(kind)));
-    for (std::size_t state = 0; state < kSessionStates; ++state)
-      text += fmt::format("{:11}", tally.reached[state][kind]);
-  }
-  return text + "\n";
+  return text;
 }
 
 std::string Unreached(const Tally& tally) {
   std::string text;
-  for (std::size_t state = 0; state < kSessionStates; ++state) {
-    for (std::size_t kind = 0; kind < kFaultKinds; ++kind) {
-      if (tally.reached[state][kind] > 0) continue;
-      text += fmt::format(" {}x{}", SessionStateName(static_cast<SessionState>(state)),
-                          FaultName(static_cast<FaultKind>(kind)));
+  for (const TallyTable& table : TablesOf(tally)) {
+    for (std::size_t row = 0; row < table.rows.size(); ++row) {
+      for (std::size_t kind = 0; kind < kFaultKinds; ++kind) {
+        if (table.rows[row][kind] > 0) continue;
+        text += fmt::format(" {}x{}", table.names[row], FaultName(static_cast<FaultKind>(kind)));
+      }
     }
   }
   return text;

@@ -32,9 +32,9 @@ std::optional<Finding> RunAlone(std::uint64_t seed, const FaultSchedule& faults)
 // The fewest faults with which schedule `seed` still breaks the same promise, one taken away at a time.
 FaultSchedule Shrink(const Finding& finding);
 
-// "schedules=... publishes=... ", and a table of session states by faults.
+// "schedules=... publishes=... ", and tables of session states, moments of a publish and kinds of replica by faults.
 std::string Summary(const Tally& tally);
-// State and fault of every pair that no schedule reached, and that can be.
+// Of every table each pair that no schedule reached.
 std::string Unreached(const Tally& tally);
 
 }  // namespace bascule::simulation

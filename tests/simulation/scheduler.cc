@@ -231,6 +231,8 @@ void Scheduler::Notify(void* cond, bool all) {
   for (Fiber* fiber : waiting) Wake(*fiber);
 }
 
+void Scheduler::WaitFor(const void* what, std::optional<TimePoint> until) { Block(State::kWaiting, what, until); }
+
 void Scheduler::Yield() {
   running_->rank = random_.Next() >> 8;
   Wake(*running_);

@@ -77,6 +77,9 @@ class Scheduler {
   // False at `until`.
   bool Wait(void* cond, void* mutex, std::optional<TimePoint> until);
   void Notify(void* cond, bool all);
+  // Until Notify(what), or `until`: a wait for something that is no condition variable and has no mutex.
+  void WaitFor(const void* what, std::optional<TimePoint> until);
+  void LetOthersGoOn() { MaybeSwitch(); }
   void Yield();                  // others first
   std::string Describe() const;  // every fiber and what it waits for
 

@@ -9,7 +9,12 @@
 namespace bascule::simulation {
 namespace {
 
+constexpr FleetOptions kFleet{.heartbeat = std::chrono::milliseconds(500),
+                              .first_retry = std::chrono::milliseconds(100),
+                              .retry_cap = std::chrono::seconds(2)};
 constexpr Duration kGrace = std::chrono::seconds(5);  // beyond a publish's deadline: what both sides wait for an answer
+
+constexpr Duration kRollbackTime = std::chrono::seconds(30);  // a refused canary goes back after the deadline too
 
 // Values that no version has: whoever reads them does so too late.
 const ShardedTrainer& Scribble(int ranks) {
@@ -22,7 +27,9 @@ const ShardedTrainer& Scribble(int ranks) {
   return *scribble;
 }
 
+// A gate has reasons of its own.
 bool IsListed(const std::string& reason) {
+  if (reason == kGateReason) return true;
   const auto failures = SessionFailures();
   return std::any_of(failures.begin(), failures.end(), [&](const FailureReason& f) { return f.reason == reason; });
 }
@@ -34,15 +41,18 @@ struct TrainerJob::Process {
   std::unique_ptr<ControlHost> host;
   std::unique_ptr<ControlDialer> control;
   std::unique_ptr<TransportDialer> routes;
+  std::unique_ptr<ProcessJournal> journal;
   std::unique_ptr<WeightPublisher> publisher;
+  std::optional<WeightVersion> packed;  // of its last publish
 };
 
-TrainerJob::TrainerJob(Scheduler& scheduler, Network& network, const WentLive& went_live, Watch watch,
-                       Surroundings surroundings, JobKind kind)
+TrainerJob::TrainerJob(Scheduler& scheduler, Network& network, const WentLive& went_live, FleetPromises& promises,
+                       Watch watch, Surroundings surroundings, JobKind kind)
     : scheduler_(scheduler),
       network_(network),
       clock_(scheduler.clock()),
       went_live_(went_live),
+      promises_(promises),
       watch_(std::move(watch)),
       surroundings_(std::move(surroundings)),
       kind_(std::move(kind)),
@@ -69,12 +79,21 @@ void TrainerJob::Start(int process) {
                                  .control = started->control.get(),
                                  .transports = {started->routes.get()},
                                  .run = "run",
+                                 .new_run = kind_.new_run,
+                                 .policy = kind_.policy,
+                                 .gate = surroundings_.gate,
+                                 .catch_up = kind_.catch_up && process == 0,
+                                 .fleet = kFleet,
                                  .snapshot = kind_.snapshot,
                                  .bucket_bytes = 4096,
                                  .credits = 2,
                                  .connect_timeout = std::chrono::seconds(1),
                                  .deadline = kPublishTime,
                                  .clock = &clock_};
+  if (kind_.policy == PublishPolicy::kAll && process == 0) {
+    started->journal = std::make_unique<ProcessJournal>(surroundings_.journal, promises_, clock_);
+    options.journal = started->journal.get();
+  }
   if (kind_.group) {
     options.group = {.rank = process,
                      .world_size = kind_.ranks,
@@ -94,8 +113,10 @@ void TrainerJob::Kill(int process) {
   std::shared_ptr<Process> killed = std::move(processes_[static_cast<std::size_t>(process)]);
   if (killed == nullptr) return;
   network_.Sever(killed->node);
-  undertakers_.emplace_back("undertaker", [killed = std::move(killed)](const std::stop_token&) mutable {
+  if (killed->journal != nullptr) killed->journal->Kill();
+  undertakers_.emplace_back("undertaker", [this, killed = std::move(killed)](const std::stop_token&) mutable {
     killed->publisher->Cancel();
+    while (killed.use_count() > 1) clock_.SleepUntil(clock_.Now() + std::chrono::milliseconds(1), {});
     killed.reset();
   });
 }
@@ -122,6 +143,8 @@ TrainerJob::Published TrainerJob::Publish(const PublishRequest& request) {
   published.content = &ContentOf(kind_.ranks, surroundings_.new_content());
   tensors_.CopyFrom(published.content->values());
   const TimePoint began = clock_.Now();
+  const std::shared_ptr<Process> leader = processes_.front();
+  if (leader != nullptr) promises_.PublishBegins();
   std::vector<std::pair<int, std::shared_ptr<PublishHandle>>> handles;
   for (int process = 0; process < process_count(); ++process) {
     const std::shared_ptr<Process> running = processes_[static_cast<std::size_t>(process)];
@@ -139,15 +162,50 @@ TrainerJob::Published TrainerJob::Publish(const PublishRequest& request) {
   for (const auto& [process, handle] : handles) {
     auto report = handle->WaitCommitted(patience);
     CHECK(report.ok());
-    if (process == 0) published.report = std::move(*report);
+    if (process != 0) continue;
+    published.report = std::move(*report);
+    promises_.PublishEnded(published.report);
+    leader->packed = published.report.version;
   }
   const Duration took = clock_.Now() - began - watch_.stood_still_since(began);
-  if (took > kPublishTime + kGrace) {
+  const Duration way_back = kind_.policy == PublishPolicy::kCanary ? kRollbackTime : Duration::zero();
+  if (took > kPublishTime + way_back + kGrace) {
     watch_.violation("I8", fmt::format("a publish of {} took {:.1f} s", kind_.name, MsOf(took) / 1000));
   }
   published.committed = !published.report.replicas.empty() && published.report.AllCommitted();
   Check(published, kind_.name);
   return published;
+}
+
+void TrainerJob::RollBack() {
+  const std::shared_ptr<Process> leader = processes_.front();
+  if (leader == nullptr) return;
+  const NodeId caller = scheduler_.node();
+  scheduler_.Enter(leader->node);
+  (void)leader->publisher->RollBack(std::nullopt, Deadline::After(clock_, kPublishTime));
+  scheduler_.Enter(caller);
+}
+
+Result<FleetWelcome> TrainerJob::Join(NodeId caller, const FleetHeartbeat& heartbeat, Deadline deadline) {
+  const std::shared_ptr<Process> leader = processes_.front();
+  if (leader == nullptr) return Status::Unavailable("peer_unreachable", kind_.name);
+  Result<FleetWelcome> welcome = Status::Internal("unset");
+  RETURN_IF_ERROR(
+      network_.Call(caller, leader->node, "Join", deadline, [&] { welcome = leader->publisher->Join(heartbeat); }));
+  return welcome;
+}
+
+Status TrainerJob::Leave(NodeId caller, const std::string& address, InstanceId instance, Deadline deadline) {
+  const std::shared_ptr<Process> leader = processes_.front();
+  if (leader == nullptr) return Status::Unavailable("peer_unreachable", kind_.name);
+  return network_.Call(caller, leader->node, "Leave", deadline, [&] { leader->publisher->Leave(address, instance); });
+}
+
+std::optional<WeightVersion> TrainerJob::BroughtToAll() const {
+  const std::shared_ptr<Process> leader = processes_.front();
+  if (leader == nullptr || !kind_.catch_up) return std::nullopt;
+  const std::optional<WeightVersion> committed = leader->publisher->status().committed;
+  return committed == leader->packed ? committed : std::nullopt;
 }
 
 // What the trainer is told is true, and says why where it failed.

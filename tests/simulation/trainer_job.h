@@ -8,15 +8,21 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/worker.h"
 #include "tests/simulation/contents.h"
-#include "tests/simulation/engine_node.h"
+#include "tests/simulation/fleet_promises.h"
 #include "tests/simulation/network.h"
+#include "tests/simulation/process_journal.h"
 #include "tests/simulation/scheduler.h"
+#include "tests/simulation/watch.h"
 #include "trainer_side/weight_publisher.h"
 
 namespace bascule::simulation {
+
+inline constexpr std::string_view kGateReason = "sentinel_differs";  // of the simulation's canary gate
 
 struct JobKind {
   std::string name;
@@ -24,6 +30,9 @@ struct JobKind {
   bool group = false;  // each rank is a process of its own
   Snapshot snapshot = Snapshot::kNone;
   std::vector<std::string> replicas;
+  PublishPolicy policy = PublishPolicy::kEach;
+  bool catch_up = false;
+  bool new_run = false;  // engines have base weights
 };
 
 class TrainerJob {
@@ -31,9 +40,11 @@ class TrainerJob {
   struct Surroundings {
     std::function<NodeId()> new_node;  // for a process that begins
     std::function<int()> new_content;  // the number of the next version's values
+    CanaryGate gate;
+    std::string journal;  // path
   };
-  TrainerJob(Scheduler& scheduler, Network& network, const WentLive& went_live, Watch watch, Surroundings surroundings,
-             JobKind kind);
+  TrainerJob(Scheduler& scheduler, Network& network, const WentLive& went_live, FleetPromises& promises, Watch watch,
+             Surroundings surroundings, JobKind kind);
   ~TrainerJob();
 
   struct Published {
@@ -42,6 +53,14 @@ class TrainerJob {
     bool committed = false;  // everywhere
   };
   Published Publish(const PublishRequest& request);
+  // The fleet goes back to the version that all keep, if that can be.
+  void RollBack();
+
+  // What a replica's call comes to in the process that leads; that of one that is down is never answered.
+  Result<FleetWelcome> Join(NodeId caller, const FleetHeartbeat& heartbeat, Deadline deadline);
+  Status Leave(NodeId caller, const std::string& address, InstanceId instance, Deadline deadline);
+  // What the process that leads has committed, if it still has the bytes: whoever lacks it is brought it.
+  std::optional<WeightVersion> BroughtToAll() const;
 
   int process_count() const { return static_cast<int>(processes_.size()); }
   // 0 while the process is down.
@@ -59,6 +78,7 @@ class TrainerJob {
   Network& network_;
   Clock& clock_;
   const WentLive& went_live_;
+  FleetPromises& promises_;
   const Watch watch_;
   const Surroundings surroundings_;
   const JobKind kind_;

@@ -10,10 +10,13 @@
 
 #include "base/worker.h"
 #include "tests/simulation/engine_node.h"
+#include "tests/simulation/fleet_shape.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/recorded_log.h"
 #include "tests/simulation/scheduler.h"
+#include "tests/simulation/sockets.h"
 #include "tests/simulation/trainer_job.h"
+#include "tests/support/temp_directory.h"
 
 namespace bascule::simulation {
 namespace {
@@ -30,6 +33,13 @@ std::size_t StateIndex(std::string_view name) {
   CHECK(false);
 }
 
+template <typename Table>
+void AddTable(Table& sum, const Table& other) {
+  for (std::size_t row = 0; row < sum.size(); ++row) {
+    for (std::size_t kind = 0; kind < kFaultKinds; ++kind) sum[row][kind] += other[row][kind];
+  }
+}
+
 class World {
  public:
   World(std::uint64_t seed, const FaultSchedule& faults, Tally& tally, bool log)
@@ -39,7 +49,10 @@ class World {
         log_(log),
         scheduler_(seed),
         clock_(scheduler_.clock()),
-        network_(scheduler_, [this](const Passage& passage) { return OnPassage(passage); }) {
+        network_(scheduler_, [this](const Passage& passage) { return OnPassage(passage); }),
+        sockets_(scheduler_, [this](NodeId from) { OnSocketMessage(from); }),
+        shape_(DrawFleet(random_, directory_.path())),
+        promises_(shape_.policy, watch_) {
     ListenToLog([this](std::string_view event, std::string_view fields) { OnLog(event, fields); });
   }
   ~World() { ListenToLog({}); }
@@ -55,7 +68,7 @@ class World {
   struct Engine {
     EngineKind kind;
     std::string address;
-    std::unique_ptr<EngineNode> node;  // null while it is down
+    std::shared_ptr<EngineNode> node;  // null while it is down; shared with calls that it answers
   };
   struct Order {
     FaultKind kind;
@@ -71,17 +84,25 @@ class World {
 
   void Direct();
   void Build();
+  EngineSurroundings Surroundings();
+  std::shared_ptr<EngineNode> EngineAt(const std::string& address) const;
+  Status Fetch(const std::string& holder, const std::string& address, Deadline deadline);
+  Status Judge(const CanaryView& canary);
   void StartEngine(Engine& engine);
   void RunJob(TrainerJob& job, int publishes);
   void FollowOrders();
   void Follow(const Order& order);
   void KillEngine(Engine& engine);
   void Heal();
+  void CheckCaughtUp();
   void CheckHealed();
+  void AwaitFollowers(const WeightVersion& version);
   void TearDown();
 
   std::optional<Fault> OnPassage(const Passage& passage);
+  void OnSocketMessage(NodeId from);
   std::optional<Fault> Step(int engine, int job, int process, NodeId from, NodeId to, bool is_message);
+  void CountFault(FaultKind fault, SessionState state, const EngineKind& replica);
   void Strike(const Fault& fault, int engine, int job, int process, NodeId from, NodeId to);
   void OnLog(std::string_view event, std::string_view fields);
   Duration StoodStillSince(TimePoint since) const;
@@ -105,10 +126,15 @@ class World {
   Scheduler scheduler_;
   Clock& clock_;
   Network network_;
+  Sockets sockets_;
+  const TempDirectory directory_;
+  const FleetShape shape_;
   WentLive went_live_;
   const Watch watch_{
       .violation = [this](std::string_view invariant, const std::string& what) { Violation(invariant, what); },
       .stood_still_since = [this](TimePoint since) { return StoodStillSince(since); }};
+  FleetPromises promises_;
+  const EngineSurroundings surroundings_ = Surroundings();
   std::vector<Engine> engines_;
   std::vector<std::unique_ptr<TrainerJob>> jobs_;
   std::vector<Worker> undertakers_;
@@ -147,36 +173,64 @@ void World::Direct() {
 }
 
 void World::Build() {
-  const int engines = static_cast<int>(random_.Between(1, 3));
-  std::vector<std::string> addresses;
-  for (int i = 0; i < engines; ++i) {
-    EngineKind kind{.ranks = static_cast<int>(random_.Between(1, kEngineRanksMost)),
-                    .slot_count = static_cast<int>(random_.Between(2, 3)),
-                    .flip = FlipMode::kShadow};
-    if (random_.OneIn(4)) kind = {.ranks = kind.ranks, .slot_count = 2, .flip = FlipMode::kInPlace};
-    addresses.push_back(fmt::format("engine-{}", i));
-    engines_.push_back({.kind = kind, .address = addresses.back(), .node = nullptr});
+  for (const ReplicaShape& replica : shape_.replicas) {
+    engines_.push_back({.kind = replica.kind, .address = replica.address, .node = nullptr});
   }
   for (Engine& engine : engines_) StartEngine(engine);
-  const int jobs = random_.OneIn(3) ? 2 : 1;
-  for (int i = 0; i < jobs; ++i) {
-    JobKind kind{.name = fmt::format("trainer-{}", i),
-                 .ranks = static_cast<int>(random_.Between(1, 2)),
-                 .group = false,
-                 .snapshot = random_.OneIn(3) ? Snapshot::kHost : Snapshot::kNone,
-                 .replicas = addresses};
-    kind.group = kind.ranks > 1 && random_.OneIn(2);
-    jobs_.push_back(
-        std::make_unique<TrainerJob>(scheduler_, network_, went_live_, watch_,
-                                     TrainerJob::Surroundings{.new_node = [this] { return next_node_++; },
-                                                              .new_content = [this] { return next_content_++; }},
-                                     std::move(kind)));
+  for (const JobKind& kind : shape_.jobs) {
+    TrainerJob::Surroundings surroundings{.new_node = [this] { return next_node_++; },
+                                          .new_content = [this] { return next_content_++; },
+                                          .gate = [this](const CanaryView& canary) { return Judge(canary); },
+                                          .journal = directory_.File(kind.name)};
+    jobs_.push_back(std::make_unique<TrainerJob>(scheduler_, network_, went_live_, promises_, watch_,
+                                                 std::move(surroundings), kind));
   }
 }
 
+EngineSurroundings World::Surroundings() {
+  return {.engine_at = [this](const std::string& address) { return EngineAt(address); },
+          .join = [this](const FleetHeartbeat& heartbeat, Deadline deadline) -> Result<FleetWelcome> {
+            if (jobs_.empty()) return Status::Unavailable("peer_unreachable", "no trainer");
+            return jobs_.front()->Join(scheduler_.node(), heartbeat, deadline);
+          },
+          .leave =
+              [this](const std::string& address, InstanceId instance, Deadline deadline) {
+                if (jobs_.empty()) return Status::Unavailable("peer_unreachable", "no trainer");
+                return jobs_.front()->Leave(scheduler_.node(), address, instance, deadline);
+              },
+          .fetch = [this](const std::string& holder, const std::string& address,
+                          Deadline deadline) { return Fetch(holder, address, deadline); }};
+}
+
+std::shared_ptr<EngineNode> World::EngineAt(const std::string& address) const {
+  const auto found = std::ranges::find(engines_, address, &Engine::address);
+  return found == engines_.end() ? nullptr : found->node;
+}
+
+Status World::Fetch(const std::string& holder, const std::string& address, Deadline deadline) {
+  const std::shared_ptr<EngineNode> peer = EngineAt(holder);
+  if (peer == nullptr) return Status::Unavailable("peer_unreachable", holder);
+  Status sent;
+  RETURN_IF_ERROR(network_.Call(scheduler_.node(), peer->node(), "SendLive", deadline,
+                                [&] { sent = peer->SendLiveTo(address, deadline); }));
+  return sent;
+}
+
+// A gate that takes its time, and refuses every third version until the faults are over.
+Status World::Judge(const CanaryView& canary) {
+  const WeightVersion& version = canary.flip.version;
+  promises_.Judging(canary.address, version);
+  clock_.SleepUntil(clock_.Now() + std::chrono::milliseconds(scheduler_.RandomBits() % 400), canary.stop);
+  const Content* const content = FindContent(version.digest);
+  const bool let_through = !faulty_ || content == nullptr || content->number() % 3 != 1;
+  ++(let_through ? tally_.let_through : tally_.refused);
+  promises_.Judged(version, let_through);
+  return let_through ? OkStatus() : Status::DataLoss(std::string(kGateReason), "the simulation's gate says so");
+}
+
 void World::StartEngine(Engine& engine) {
-  engine.node =
-      std::make_unique<EngineNode>(scheduler_, network_, went_live_, watch_, next_node_++, engine.address, engine.kind);
+  engine.node = std::make_shared<EngineNode>(scheduler_, network_, went_live_, promises_, surroundings_, watch_,
+                                             next_node_++, engine.address, engine.kind);
 }
 
 void World::RunJob(TrainerJob& job, int publishes) {
@@ -186,6 +240,7 @@ void World::RunJob(TrainerJob& job, int publishes) {
     if (random.OneIn(8)) request.number = 1 + random.Below(6);
     const TrainerJob::Published published = job.Publish(request);
     ++tally_.publishes;
+    if (shape_.policy != PublishPolicy::kEach && random.OneIn(8)) job.RollBack();
     if (published.committed) ++tally_.committed;
     if (log_) {
       for (const ReplicaReport& replica : published.report.replicas) {
@@ -265,9 +320,13 @@ void World::KillEngine(Engine& engine) {
   if (engine.node == nullptr) return;
   engine.node->StopChecking();
   network_.Sever(engine.node->node());
-  // Shared only because a thread's function has to be copyable.
-  std::shared_ptr<EngineNode> node = std::move(engine.node);
-  undertakers_.emplace_back("undertaker", [node = std::move(node)](const std::stop_token&) mutable { node.reset(); });
+  sockets_.Sever(engine.node->node());
+  std::shared_ptr<EngineNode> node = std::exchange(engine.node, nullptr);
+  undertakers_.emplace_back("undertaker", [this, node = std::move(node)](const std::stop_token&) mutable {
+    scheduler_.Enter(node->node());
+    while (node.use_count() > 1) clock_.SleepUntil(clock_.Now() + std::chrono::milliseconds(1), {});
+    node.reset();
+  });
 }
 
 void World::Heal() {
@@ -276,7 +335,7 @@ void World::Heal() {
   scheduler_.EndStalls();
   for (Engine& engine : engines_) {
     if (engine.node == nullptr) StartEngine(engine);
-    engine.node->FailNextCopies(0);
+    engine.node->FailCopies(0, 0);
   }
   for (const auto& job : jobs_) {
     for (int process = 0; process < job->process_count(); ++process) {
@@ -286,9 +345,22 @@ void World::Heal() {
   clock_.SleepUntil(clock_.Now() + kQuietTime, {});
 }
 
+// Where the publisher has the bytes of what the fleet has committed, nobody lacks that for long.
+void World::CheckCaughtUp() {
+  const std::optional<WeightVersion> version = jobs_.front()->BroughtToAll();
+  if (!version) return;
+  for (const Engine& engine : engines_) {
+    const bool belongs = engine.kind.joins || std::ranges::count(shape_.jobs.front().replicas, engine.address) > 0;
+    // One that was rolled back from it stays behind: no number comes twice.
+    if (!belongs || engine.node->HasLive(*version) || engine.node->WasLive(*version)) continue;
+    Violation("fleet", fmt::format("{} has not been brought {}", engine.address, version->ToString()));
+  }
+}
+
 // After the faults are over the next sync commits, everywhere, and every byte is that of its version.
 void World::CheckHealed() {
   for (const Engine& engine : engines_) engine.node->CheckQuiet();
+  CheckCaughtUp();
   for (const auto& job : jobs_) {
     const int tries = job->process_count() > 1 || jobs_.size() > 1 ? kTriesInCompany : 1;
     TrainerJob::Published published;
@@ -300,12 +372,23 @@ void World::CheckHealed() {
       for (const ReplicaReport& replica : published.report.replicas) why += "\n  " + replica.status.ToString();
       Violation("heal", "the next sync does not commit:" + why);
     }
+    AwaitFollowers(published.report.version);
     for (const Engine& engine : engines_) {
       engine.node->CheckLive(*published.content, published.report.version.number);
     }
   }
   clock_.SleepUntil(clock_.Now() + std::chrono::seconds(1), {});
   for (const Engine& engine : engines_) engine.node->CheckQuiet();
+}
+
+// Engines that follow a daemon come a moment later than it.
+void World::AwaitFollowers(const WeightVersion& version) {
+  const Deadline deadline = Deadline::After(clock_, kQuietTime);
+  for (const Engine& engine : engines_) {
+    while (!engine.kind.daemon.empty() && !engine.node->HasLive(version) && !deadline.Passed(clock_)) {
+      clock_.SleepUntil(clock_.Now() + std::chrono::milliseconds(20), {});
+    }
+  }
 }
 
 void World::TearDown() {
@@ -340,7 +423,9 @@ std::pair<int, int> World::JobOf(NodeId node) const {
   return {-1, -1};
 }
 
+// What a process says to itself passes no wire.
 std::optional<Fault> World::OnPassage(const Passage& passage) {
+  if (passage.from == passage.to) return std::nullopt;
   if (log_) Print("{} -> {}: {}", passage.from, passage.to, passage.what);
   if (!faulty_) return std::nullopt;
   int engine = std::max(EngineOf(passage.from), EngineOf(passage.to));
@@ -348,10 +433,18 @@ std::optional<Fault> World::OnPassage(const Passage& passage) {
   return Step(engine, job, process, passage.from, passage.to, /*is_message=*/true);
 }
 
+// The kernel neither loses nor damages what passes between processes of one host; they die and stall like others.
+void World::OnSocketMessage(NodeId from) {
+  const int engine = EngineOf(from);
+  if (engine < 0 || !watching_) return;
+  if (log_) Print("{} says something on a socket", from);
+  (void)Step(engine, 0, 0, from, from, /*is_message=*/false);
+}
+
 // One step of the schedule: the first fault whose turn it is strikes, or hits the message.
 std::optional<Fault> World::Step(int engine, int job, int process, NodeId from, NodeId to, bool is_message) {
   ++step_;
-  if (!faulty_) return std::nullopt;
+  if (!faulty_ || jobs_.empty()) return std::nullopt;
   const auto state_of = [this](std::size_t index) {
     const auto& node = engines_[index].node;
     return static_cast<SessionState>(StateIndex(node == nullptr ? "idle" : node->session_state()));
@@ -367,7 +460,7 @@ std::optional<Fault> World::Step(int engine, int job, int process, NodeId from, 
   if (job < 0) std::tie(job, process) = std::pair(static_cast<int>(fault.detail % jobs_.size()), 0);
   const SessionState state = state_of(static_cast<std::size_t>(engine));
   ++tally_.faults;
-  ++tally_.reached[static_cast<std::size_t>(state)][static_cast<std::size_t>(fault.kind)];
+  CountFault(fault.kind, state, engines_[static_cast<std::size_t>(engine)].kind);
   if (log_)
     Print("FAULT {} (engine {} {}, trainer {}.{})", ToString(fault), engine, SessionStateName(state), job, process);
   if (HitsMessage(fault.kind)) return fault;
@@ -394,7 +487,8 @@ void World::Strike(const Fault& fault, int engine, int job, int process, NodeId 
       return;
     }
     case FaultKind::kFailCopy:
-      if (node != nullptr) node->FailNextCopies(static_cast<int>(1 + fault.detail % 3));
+      if (node != nullptr)
+        node->FailCopies(static_cast<int>(fault.detail / 3 % 4), static_cast<int>(1 + fault.detail % 3));
       return;
     case FaultKind::kLeap:
       stood_still_.emplace_back(clock_.Now(), clock_.Now() + time);
@@ -407,6 +501,17 @@ void World::Strike(const Fault& fault, int engine, int job, int process, NodeId 
   }
 }
 
+void World::CountFault(FaultKind fault, SessionState state, const EngineKind& replica) {
+  const auto kind = static_cast<std::size_t>(fault);
+  const Role role = replica.is_daemon         ? Role::kDaemon
+                    : !replica.daemon.empty() ? Role::kFollower
+                    : replica.joins           ? Role::kMember
+                                              : Role::kEngine;
+  ++tally_.in_state[static_cast<std::size_t>(state)][kind];
+  ++tally_.on_role[static_cast<std::size_t>(role)][kind];
+  ++tally_.at_moment[static_cast<std::size_t>(promises_.moment())][kind];
+}
+
 void World::OnLog(std::string_view event, std::string_view fields) {
   if (log_) Print("{} {}", event, fields);
   if (event == "session_committed" && !engine_committed_.contains(std::string(FieldOf(fields, "session")))) {
@@ -416,12 +521,16 @@ void World::OnLog(std::string_view event, std::string_view fields) {
   const int engine = EngineOf(scheduler_.node());
   if (engine < 0) return;
   const std::string_view state = event == "session_aborted" ? "aborted" : FieldOf(fields, "state");
-  engines_[static_cast<std::size_t>(engine)].node->OnSessionState(FieldOf(fields, "session"), state);
+  Engine& replica = engines_[static_cast<std::size_t>(engine)];
+  replica.node->OnSessionState(FieldOf(fields, "session"), state);
+  if (state == "ready") promises_.ReplicaIsReady(replica.address, FieldOf(fields, "version"));
   if (state == "committed") {
     ++tally_.flips;
+    if (!replica.kind.daemon.empty()) ++tally_.followed;
+    if (shape_.jobs.front().catch_up && promises_.moment() == Moment::kNoPublish) ++tally_.caught_up;
     engine_committed_.emplace(FieldOf(fields, "session"));
   }
-  if (event == "session_aborted") return;  // its state has been a step
+  if (event == "session_aborted" || jobs_.empty()) return;  // its state has been a step
   const int job = static_cast<int>(step_ % jobs_.size());
   const int process = static_cast<int>(step_) % jobs_[static_cast<std::size_t>(job)]->process_count();
   (void)Step(engine, job, process, scheduler_.node(), jobs_[static_cast<std::size_t>(job)]->node(process),
@@ -430,16 +539,25 @@ void World::OnLog(std::string_view event, std::string_view fields) {
 
 }  // namespace
 
+std::string_view RoleName(Role role) {
+  constexpr std::array<std::string_view, kRoles> kNames = {"engine", "member", "daemon", "follower"};
+  return kNames.at(static_cast<std::size_t>(role));
+}
+
 void Tally::Add(const Tally& other) {
   schedules += other.schedules;
   switches += other.switches;
   publishes += other.publishes;
   committed += other.committed;
   flips += other.flips;
+  followed += other.followed;
+  caught_up += other.caught_up;
+  let_through += other.let_through;
+  refused += other.refused;
   faults += other.faults;
-  for (std::size_t state = 0; state < kSessionStates; ++state) {
-    for (std::size_t kind = 0; kind < kFaultKinds; ++kind) reached[state][kind] += other.reached[state][kind];
-  }
+  AddTable(in_state, other.in_state);
+  AddTable(at_moment, other.at_moment);
+  AddTable(on_role, other.on_role);
 }
 
 Outcome RunSchedule(std::uint64_t seed, const FaultSchedule& faults, Tally& tally, bool log) {

@@ -1,5 +1,5 @@
-// One schedule: a fleet of simulated trainers and engines that publish, serve and fail as a seed and a fault schedule
-// say, and what must hold of it at every step and in the end.
+// One schedule: a fleet of simulated trainers, engines and cache daemons that publish, serve and fail as a seed and a
+// fault schedule say, and what must hold of it at every step and in the end.
 //
 // Thread-safety: confined to one thread.
 #pragma once
@@ -7,15 +7,22 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "bridge/session/session_state.h"
 #include "tests/simulation/faults.h"
+#include "tests/simulation/fleet_promises.h"
 
 namespace bascule::simulation {
 
 inline constexpr std::size_t kSessionStates = 7;
 static_assert(kSessionStates == static_cast<std::size_t>(SessionState::kAborted) + 1);
+
+// What a replica is that a fault strikes.
+enum class Role : std::uint8_t { kEngine, kMember, kDaemon, kFollower };
+inline constexpr std::size_t kRoles = static_cast<std::size_t>(Role::kFollower) + 1;
+std::string_view RoleName(Role role);  // "follower"
 
 // What schedules have reached. Plain numbers: it may lie in memory that processes share.
 struct Tally {
@@ -24,9 +31,18 @@ struct Tally {
   std::uint64_t publishes = 0;
   std::uint64_t committed = 0;  // by every replica
   std::uint64_t flips = 0;
+  std::uint64_t followed = 0;     // flips of engines to what their daemon has
+  std::uint64_t caught_up = 0;    // flips to what the fleet had committed before, outside a publish
+  std::uint64_t let_through = 0;  // by a canary's gate
+  std::uint64_t refused = 0;
   std::uint64_t faults = 0;
-  // How often a fault struck while the engine's session, or its last one, was in a state.
-  std::array<std::array<std::uint64_t, kFaultKinds>, kSessionStates> reached{};
+  template <std::size_t kRows>
+  using Table = std::array<std::array<std::uint64_t, kFaultKinds>, kRows>;
+  // How often a fault struck while the replica's session, or its last one, was in a state; while the fleet's publish
+  // stood somewhere; a replica of a kind.
+  Table<kSessionStates> in_state{};
+  Table<kMoments> at_moment{};
+  Table<kRoles> on_role{};
   void Add(const Tally& other);
 };
 
