@@ -318,6 +318,11 @@ Status EngineNode::SendLiveTo(const std::string& address, Deadline deadline) {
   return SendLive(*receiver_, {}, ConnectionTo(address, *control, *routes), deadline).status;
 }
 
+bool EngineNode::IsLiveNow(const WeightVersion& version) {
+  const WeightLease lease = receiver_->AcquireLive();
+  return !lease.empty() && lease.version() == version;
+}
+
 // Its readiness is never stale: what it says that it holds it holds, and that is live.
 void EngineNode::FollowDaemon(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
@@ -327,7 +332,7 @@ void EngineNode::FollowDaemon(const std::stop_token& stop) {
     }
     for (const CacheDaemonStatus::Object& object : status.objects) {
       // Between the exchange of the slots and the caches' news of it.
-      if (!WasLive(object.version) && !HasLive(object.version))
+      if (!WasLive(object.version) && !IsLiveNow(object.version))
         Broken("daemon", fmt::format("{} was never live", object.version.ToString()));
     }
     const auto pause = std::chrono::milliseconds(1 + scheduler_.RandomBits() % 300);

@@ -86,6 +86,7 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   std::unique_ptr<ControlHost::Listener> Listen(const std::string& address);
   void CreateReceiver(TransportListener& routes);
   void CreateDaemon();
+  bool IsLiveNow(const WeightVersion& version);
   void FollowDaemon(const std::stop_token& stop);
   Status LoadBase();
   ConnectionOptions ConnectionTo(const std::string& address, ControlDialer& control, TransportDialer& routes);
