@@ -93,6 +93,8 @@ constexpr std::array kFailures = {
     FailureReason{kUnimplemented, "transport_unavailable", "the engine does not take the wanted transport"},
     FailureReason{kUnauthenticated, "unauthenticated", "the call brings no token, or one that nobody knows"},
     FailureReason{kInvalidArgument, "unexpected_message", "the message has no place here, e.g. Offer before Hello"},
+    FailureReason{kPermissionDenied, "unknown_connection",
+                  "a route names no connection that is open: it has ended, or never was"},
     FailureReason{kFailedPrecondition, "unknown_run", "another run is live and the offer does not say that one starts"},
     FailureReason{kNotFound, "unknown_session", "this connection has no such session"},
     FailureReason{kFailedPrecondition, "version_differs", "trainer ranks publish under different numbers"},

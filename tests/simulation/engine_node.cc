@@ -112,6 +112,11 @@ bool EngineNode::WasLive(const WeightVersion& version) const {
   return std::find(made_live_.begin(), made_live_.end(), version) != made_live_.end();
 }
 
+std::uint64_t EngineNode::HighestNumber(const std::string& run) const {
+  const auto found = highest_.find(run);
+  return found == highest_.end() ? 0 : found->second;
+}
+
 // I7: at most one session of the replica receives. I8: none outlives its time.
 void EngineNode::OnSessionState(std::string_view session, std::string_view state) {
   session_state_ = state;

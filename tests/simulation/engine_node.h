@@ -69,6 +69,8 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   bool HasLive(const WeightVersion& version) const { return receiver_->status().live == version; }
 
   bool WasLive(const WeightVersion& version) const;  // in this life
+  // The highest number that was live in a run; the engine refuses it, and those below.
+  std::uint64_t HighestNumber(const std::string& run) const;
 
   // Sends what is live here to another engine.
   Status SendLiveTo(const std::string& address, Deadline deadline);

@@ -96,6 +96,7 @@ class World {
   void Heal();
   void CheckCaughtUp();
   void CheckHealed();
+  std::optional<std::uint64_t> NumberThatAllTake(const WeightVersion& version) const;
   void AwaitFollowers(const WeightVersion& version);
   void TearDown();
 
@@ -351,8 +352,9 @@ void World::CheckCaughtUp() {
   if (!version) return;
   for (const Engine& engine : engines_) {
     const bool belongs = engine.kind.joins || std::ranges::count(shape_.jobs.front().replicas, engine.address) > 0;
-    // One that was rolled back from it stays behind: no number comes twice.
-    if (!belongs || engine.node->HasLive(*version) || engine.node->WasLive(*version)) continue;
+    // One that was rolled back from it, or had the number before a trainer gave it away again, stays behind.
+    const bool refuses = engine.node->WasLive(*version) || engine.node->HighestNumber(version->run) >= version->number;
+    if (!belongs || engine.node->HasLive(*version) || refuses) continue;
     Violation("fleet", fmt::format("{} has not been brought {}", engine.address, version->ToString()));
   }
 }
@@ -364,9 +366,10 @@ void World::CheckHealed() {
   for (const auto& job : jobs_) {
     const int tries = job->process_count() > 1 || jobs_.size() > 1 ? kTriesInCompany : 1;
     TrainerJob::Published published;
-    for (int i = 0; i < tries && !published.committed; ++i) {
-      published = job->Publish({.number = std::nullopt, .labels = {}, .take_over = jobs_.size() > 1});
-    }
+    PublishRequest request{.number = std::nullopt, .labels = {}, .take_over = jobs_.size() > 1};
+    for (int i = 0; i < tries && !published.committed; ++i) published = job->Publish(request);
+    request.number = NumberThatAllTake(published.report.version);
+    if (request.number) published = job->Publish(request);
     if (!published.committed) {
       std::string why;
       for (const ReplicaReport& replica : published.report.replicas) why += "\n  " + replica.status.ToString();
@@ -379,6 +382,17 @@ void World::CheckHealed() {
   }
   clock_.SleepUntil(clock_.Now() + std::chrono::seconds(1), {});
   for (const Engine& engine : engines_) engine.node->CheckQuiet();
+}
+
+// A number is forgotten when everybody whom the publisher asks has died since. Engines that follow still know it: they
+// refuse what comes under it, and take the next one.
+std::optional<std::uint64_t> World::NumberThatAllTake(const WeightVersion& version) const {
+  std::uint64_t highest = 0;
+  for (const Engine& engine : engines_) {
+    if (engine.kind.daemon.empty() || engine.node->WasLive(version)) continue;
+    highest = std::max(highest, engine.node->HighestNumber(version.run));
+  }
+  return highest < version.number ? std::nullopt : std::optional(highest + 1);
 }
 
 // Engines that follow a daemon come a moment later than it.
