@@ -66,6 +66,7 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   // Of an engine that is left in peace.
   void CheckQuiet();
   void CheckLive(const Content& content, std::uint64_t number);
+  bool lost() const { return lost_; }
   bool HasLive(const WeightVersion& version) const { return receiver_->status().live == version; }
 
   bool WasLive(const WeightVersion& version) const;  // in this life

@@ -58,7 +58,9 @@ void FleetPromises::Judged(const WeightVersion& version, bool let_through) {
 
 void FleetPromises::WentLive(const std::string& replica, const WeightVersion& version) {
   if (version.run != "run") return;  // base weights
-  if (policy_ == PublishPolicy::kAll && std::ranges::find(decided_, version) == decided_.end()) {
+  const auto is_number = [&](const WeightVersion& other) { return IsNumber(other, version); };
+  if (policy_ == PublishPolicy::kAll && std::ranges::find(decided_, version) == decided_.end() &&
+      std::ranges::none_of(unasked_, is_number)) {
     watch_.violation("all", fmt::format("{} flips to {}, which is in no journal", replica, version.ToString()));
   }
   if (policy_ != PublishPolicy::kCanary) return;
@@ -75,6 +77,7 @@ void FleetPromises::WentLive(const std::string& replica, const WeightVersion& ve
 
 void FleetPromises::PublishEnded(const PublishReport& report) {
   moment_ = Moment::kNoPublish;
+  if (report.replicas.empty()) unasked_.push_back(report.version);
   const bool decided =
       std::ranges::any_of(decided_, [&](const WeightVersion& version) { return IsNumber(version, report.version); });
   const bool refused = refused_.contains(KeyOf(report.version));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -20,14 +21,14 @@ namespace {
 // What a child process tells its parent.
 struct Board {
   Tally tally;
-  std::uint64_t seed = 0;  // of the schedule under way
-  bool failed = false;
+  std::uint64_t seed = 0;            // of the schedule under way
+  std::atomic<bool> failed = false;  // at the seed
   char what[8192] = {};
 
   void Note(const Status& status) {
-    failed = true;
     const std::string text = fmt::format("{}: {}", status.reason(), status.message());
     std::strncpy(what, text.c_str(), sizeof what - 1);
+    failed = true;
   }
 };
 
@@ -73,8 +74,12 @@ std::optional<Finding> Await(pid_t child, const Board& board) {
                                               : fmt::format("crash: exit {}", WEXITSTATUS(end))};
 }
 
-void RunSome(Board& board, std::uint64_t first, std::uint64_t end, std::uint64_t step) {
-  for (std::uint64_t seed = first; seed < end && !board.failed; seed += step) {
+// Ends where one of the boards has a finding of a lower seed: the first of all is what counts.
+void RunSome(const std::vector<SharedBoard>& boards, std::size_t own, const Campaign& campaign) {
+  Board& board = *boards[own];
+  const std::uint64_t end = campaign.first_seed + campaign.schedules;
+  for (std::uint64_t seed = campaign.first_seed + own; seed < end; seed += boards.size()) {
+    if (std::ranges::any_of(boards, [seed](const SharedBoard& b) { return b->failed && b->seed < seed; })) return;
     board.seed = seed;
     const Outcome outcome = RunSchedule(seed, MakeFaultSchedule(seed), board.tally);
     if (!outcome.status.ok()) board.Note(outcome.status);
@@ -107,10 +112,8 @@ std::string KindOf(const std::string& what) { return what.substr(0, what.find(':
 std::optional<Finding> RunCampaign(const Campaign& campaign, Tally& tally) {
   const std::vector<SharedBoard> boards(static_cast<std::size_t>(campaign.processes));
   std::vector<pid_t> children;
-  const auto step = static_cast<std::uint64_t>(campaign.processes);
-  for (std::uint64_t i = 0; i < step; ++i) {
-    children.push_back(
-        Fork([&] { RunSome(*boards[i], campaign.first_seed + i, campaign.first_seed + campaign.schedules, step); }));
+  for (std::size_t i = 0; i < boards.size(); ++i) {
+    children.push_back(Fork([&] { RunSome(boards, i, campaign); }));
   }
   std::optional<Finding> first;
   for (std::size_t i = 0; i < children.size(); ++i) {

@@ -208,6 +208,12 @@ std::optional<WeightVersion> TrainerJob::BroughtToAll() const {
   return committed == leader->packed ? committed : std::nullopt;
 }
 
+bool TrainerJob::Lacks(const std::string& address, const WeightVersion& version) const {
+  const std::vector<FleetRow> fleet = processes_.front()->publisher->status().fleet;
+  const auto row = std::ranges::find(fleet, address, &FleetRow::address);
+  return row != fleet.end() && row->live != version;
+}
+
 // What the trainer is told is true, and says why where it failed.
 void TrainerJob::Check(const Published& published, const std::string& who) {
   const PublishReport& report = published.report;

@@ -61,6 +61,8 @@ class TrainerJob {
   Status Leave(NodeId caller, const std::string& address, InstanceId instance, Deadline deadline);
   // What the process that leads has committed, if it still has the bytes: whoever lacks it is brought it.
   std::optional<WeightVersion> BroughtToAll() const;
+  // As far as it knows.
+  bool Lacks(const std::string& address, const WeightVersion& version) const;
 
   int process_count() const { return static_cast<int>(processes_.size()); }
   // 0 while the process is down.

@@ -335,6 +335,8 @@ void World::Heal() {
   network_.Heal();
   scheduler_.EndStalls();
   for (Engine& engine : engines_) {
+    // A canary needs a version to go back to: one that has lost its own starts with its base weights.
+    if (shape_.policy == PublishPolicy::kCanary && engine.node != nullptr && engine.node->lost()) KillEngine(engine);
     if (engine.node == nullptr) StartEngine(engine);
     engine.node->FailCopies(0, 0);
   }
@@ -351,7 +353,8 @@ void World::CheckCaughtUp() {
   const std::optional<WeightVersion> version = jobs_.front()->BroughtToAll();
   if (!version) return;
   for (const Engine& engine : engines_) {
-    const bool belongs = engine.kind.joins || std::ranges::count(shape_.jobs.front().replicas, engine.address) > 0;
+    // Of one that is listed and tells nothing of itself, the publisher learns in the next publish that it starts anew.
+    const bool belongs = engine.kind.joins || jobs_.front()->Lacks(engine.address, *version);
     // One that was rolled back from it, or had the number before a trainer gave it away again, stays behind.
     const bool refuses = engine.node->WasLive(*version) || engine.node->HighestNumber(version->run) >= version->number;
     if (!belongs || engine.node->HasLive(*version) || refuses) continue;
