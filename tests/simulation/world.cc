@@ -145,6 +145,7 @@ class World {
   NodeId next_node_ = 1;
   int next_content_ = 0;
   std::uint64_t step_ = 0;
+  bool harmed_ = false;                                       // by a fault other than a message that comes twice
   bool faulty_ = true;                                        // until the network heals
   bool watching_ = true;                                      // until the fleet is taken down
   std::vector<std::pair<TimePoint, TimePoint>> stood_still_;  // a process, or the machine
@@ -477,6 +478,7 @@ std::optional<Fault> World::Step(int engine, int job, int process, NodeId from, 
   if (job < 0) std::tie(job, process) = std::pair(static_cast<int>(fault.detail % jobs_.size()), 0);
   const SessionState state = state_of(static_cast<std::size_t>(engine));
   ++tally_.faults;
+  harmed_ |= fault.kind != FaultKind::kDuplicate;
   CountFault(fault.kind, state, engines_[static_cast<std::size_t>(engine)].kind);
   if (log_)
     Print("FAULT {} (engine {} {}, trainer {}.{})", ToString(fault), engine, SessionStateName(state), job, process);
@@ -533,6 +535,9 @@ void World::OnLog(std::string_view event, std::string_view fields) {
   if (log_) Print("{} {}", event, fields);
   if (event == "session_committed" && !engine_committed_.contains(std::string(FieldOf(fields, "session")))) {
     Violation("log", fmt::format("no engine has committed what a trainer says: {}", fields));
+  }
+  if (event == "session_aborted" && !harmed_ && fields.find(" deadline:") != std::string_view::npos) {
+    Violation("I4", fmt::format("messages came twice at worst, and a session does not get on: {}", fields));
   }
   if (!watching_ || (event != "session_state" && event != "session_aborted")) return;
   const int engine = EngineOf(scheduler_.node());
