@@ -164,12 +164,19 @@ std::string Summary(const Tally& tally) {
 }
 
 std::string Unreached(const Tally& tally) {
+  const std::vector<TallyTable> tables = TablesOf(tally);
   std::string text;
-  for (const TallyTable& table : TablesOf(tally)) {
+  const TallyTable& states = tables.front();
+  for (std::size_t row = 0; row < states.rows.size(); ++row) {
+    for (std::size_t kind = 0; kind < kFaultKinds; ++kind) {
+      if (states.rows[row][kind] > 0) continue;
+      text += fmt::format(" {}x{}", states.names[row], FaultName(static_cast<FaultKind>(kind)));
+    }
+  }
+  for (const TallyTable& table : std::span(tables).subspan(1)) {
     for (std::size_t row = 0; row < table.rows.size(); ++row) {
-      for (std::size_t kind = 0; kind < kFaultKinds; ++kind) {
-        if (table.rows[row][kind] > 0) continue;
-        text += fmt::format(" {}x{}", table.names[row], FaultName(static_cast<FaultKind>(kind)));
+      if (std::ranges::all_of(table.rows[row], [](std::uint64_t count) { return count == 0; })) {
+        text += fmt::format(" {}", table.names[row]);
       }
     }
   }
