@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 
 #include "benchmarks/bench_model.h"
 #include "benchmarks/gloo_broadcast.h"
@@ -8,6 +6,7 @@
 #include "benchmarks/sync_benchmarks.h"
 #include "benchmarks/sync_engine.h"
 #include "benchmarks/sync_trainer.h"
+#include "benchmarks/temp_directory.h"
 #include "bridge/transport/shm/dialer.h"
 #include "device/host/host_memory.h"
 #include "model/engine_layout.h"
@@ -16,21 +15,6 @@ namespace bascule {
 namespace {
 
 constexpr std::string_view kNextRound = "round";
-
-class TempDirectory {
- public:
-  TempDirectory() : path_((std::filesystem::temp_directory_path() / "bascule-gloo-XXXXXX").string()) {
-    CHECK(mkdtemp(path_.data()) != nullptr);
-  }
-  ~TempDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 std::vector<std::int64_t> TensorBytes(const ModelConfig& config) {
   std::vector<std::int64_t> bytes;

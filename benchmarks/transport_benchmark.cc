@@ -3,11 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 
 #include "benchmarks/measure.h"
+#include "benchmarks/temp_directory.h"
 #include "benchmarks/transport_benchmarks.h"
 #include "bridge/transport/shm/dialer.h"
 #include "bridge/transport/shm/listener.h"
@@ -92,16 +91,13 @@ void ReceiveCopies(BucketReceiver& receiver, std::span<std::byte> target) {
 }
 
 Result<std::vector<BenchmarkRow>> RunShmBenchmark(const BenchmarkScale& scale) {
-  std::string folder = "/tmp/bascule_bench_XXXXXX";
-  if (mkdtemp(folder.data()) == nullptr) return Status::Unavailable("cannot_listen", folder);
-  const std::string path = folder + "/engine.sock";
+  const TempDirectory folder;
+  const std::string path = folder.path() + "/engine.sock";
   const pid_t engine = fork();
   if (engine == 0) ServeInChild(path, scale.bytes);
   Result<std::vector<BenchmarkRow>> rows = MeasureShm(path, scale);
   kill(engine, SIGKILL);
   waitpid(engine, nullptr, 0);
-  std::error_code ignored;
-  std::filesystem::remove_all(folder, ignored);
   return rows;
 }
 

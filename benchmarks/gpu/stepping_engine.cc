@@ -1,9 +1,6 @@
 #include "benchmarks/gpu/stepping_engine.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 
 namespace bascule {
@@ -126,10 +123,8 @@ Result<SafePoint> Stepper::RunAtSafePoint(std::uint64_t /*at_step*/, const std::
 
 Result<std::unique_ptr<GpuEngine>> GpuEngine::Create(GpuRun& run, FlipMode flip) {
   std::unique_ptr<GpuEngine> engine(new GpuEngine);
-  std::string directory = (std::filesystem::temp_directory_path() / "bascule-gpu-XXXXXX").string();
-  if (mkdtemp(directory.data()) == nullptr) return Status::PermissionDenied("directory_not_writable", directory);
-  engine->directory_ = directory;
-  ASSIGN_OR_RETURN(engine->listener_, CudaIpcListener::Create(directory + "/engine.sock", run.device()));
+  ASSIGN_OR_RETURN(engine->listener_,
+                   CudaIpcListener::Create(engine->directory_.path() + "/engine.sock", run.device()));
   const std::vector<TensorSpec> tensors = ModelTensors(run.scale().model_bytes);
   ASSIGN_OR_RETURN(engine->steps_, Stepper::Create(run.scale(), tensors.size()));
   WeightReceiverOptions options;
@@ -150,8 +145,6 @@ GpuEngine::~GpuEngine() {
   receiver_.reset();
   serving_.reset();
   listener_.reset();
-  std::error_code ignored;
-  std::filesystem::remove_all(directory_, ignored);
 }
 
 }  // namespace bascule

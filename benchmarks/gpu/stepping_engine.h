@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "base/worker.h"
 #include "benchmarks/gpu/gpu_run.h"
+#include "benchmarks/temp_directory.h"
 #include "bridge/layout/layout.h"
 #include "bridge/session/loopback/loopback_control.h"
 #include "bridge/transport/cuda_ipc/listener.h"
@@ -83,7 +84,7 @@ class GpuEngine {
  private:
   GpuEngine() = default;
 
-  std::string directory_;
+  const TempDirectory directory_;
   LoopbackControl control_;
   std::unique_ptr<CudaIpcListener> listener_;
   std::unique_ptr<Stepper> steps_;

@@ -12,7 +12,7 @@ void Zero(std::span<std::byte> bytes) {
   if (!bytes.empty()) std::memset(bytes.data(), 0, bytes.size());
 }
 
-std::int64_t RowsOf(const BoxShape& shape) { return shape.dims == 0 ? 1 : shape.count[0]; }
+std::int64_t RowCount(const BoxShape& shape) { return shape.dims == 0 ? 1 : shape.count[0]; }
 
 // Rows [begin, end) of a box and of its places.
 BoxShape RowsOf(BoxShape shape, std::int64_t begin, std::int64_t end) {
@@ -35,7 +35,7 @@ Result<BoxView> ReadAndDigest(BoxReader& reader, const BoxShape& shape, TensorDi
     done = rows;
   };
   ASSIGN_OR_RETURN(BoxView box, reader.NextByRows(take));
-  take(box, RowsOf(shape));
+  take(box, RowCount(shape));
   return box;
 }
 
@@ -129,7 +129,7 @@ Status BucketPacker::Pack(BucketHeader header, BoxReader& reader, std::span<std:
 
 TensorDigest BucketPacker::PackRows(const PreparedSlice& slice, const BoxView& box, std::int64_t begin,
                                     std::int64_t end, std::span<std::byte> payload) const {
-  const std::int64_t row_bytes = (slice.end - slice.begin) / std::max<std::int64_t>(RowsOf(slice.source.shape), 1);
+  const std::int64_t row_bytes = (slice.end - slice.begin) / std::max<std::int64_t>(RowCount(slice.source.shape), 1);
   return PackAndDigestOnHost(keys_[static_cast<std::size_t>(slice.tensor)], RowsOf(slice.source.shape, begin, end),
                              slice.conversion, slice.source.item_bytes, box.base, FromRow(box.place, begin),
                              FromRow(slice.logical, begin),

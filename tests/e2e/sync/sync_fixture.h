@@ -3,9 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,6 +18,7 @@
 #include "tests/support/faulty_transport.h"
 #include "tests/support/scripted_engine/digest_oracle.h"
 #include "tests/support/scripted_engine/sharded_trainer.h"
+#include "tests/support/temp_directory.h"
 #include "trainer_side/weight_publisher.h"
 
 namespace bascule {
@@ -33,23 +32,21 @@ class SyncFixture : public testing::Test {
     serving_.reset();
     receiver_.reset();
     listener_.reset();
-    if (!directory_.empty()) std::filesystem::remove_all(directory_);
   }
 
-  static std::string MakeDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "bascule-sync-XXXXXX").string();
-    CHECK(mkdtemp(name.data()) != nullptr);
-    return name;
-  }
-  void UseLoopback() {
+  // An address is free again once who listened there is gone.
+  void StopListening() {
     listener_.reset();
     inner_listener_.reset();
+  }
+  void UseLoopback() {
+    StopListening();
     listener_ = *LoopbackListener::Create(network_, "engine");
     dialer_ = std::make_unique<LoopbackDialer>(network_);
   }
   void UseShm() {
-    directory_ = MakeDirectory();
-    listener_ = *ShmListener::Create(directory_ + "/engine");
+    StopListening();
+    listener_ = *ShmListener::Create(directory_.File("engine"));
     dialer_ = std::make_unique<ShmDialer>();
   }
   void Damage(FaultPlan frames_sent, FaultPlan frames_received = {}) {
@@ -103,7 +100,7 @@ class SyncFixture : public testing::Test {
 
   LoopbackControl control_;
   LoopbackNetwork network_;
-  std::string directory_;
+  const TempDirectory directory_;
   IdleHooks hooks_;
   std::unique_ptr<TransportListener> inner_listener_;
   std::unique_ptr<TransportListener> listener_;

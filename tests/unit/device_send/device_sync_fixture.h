@@ -16,8 +16,8 @@ class DeviceSyncFixture : public SyncFixture {
  protected:
   // Engine and trainer on one device, and frames too.
   void UseCudaIpc(int engine_ranks) {
-    directory_ = MakeDirectory();
-    listener_ = CudaIpcListener::Create(directory_ + "/engine", FakeDevice()).value();
+    StopListening();
+    listener_ = CudaIpcListener::Create(directory_.File("engine"), FakeDevice()).value();
     dialer_ = std::make_unique<CudaIpcDialer>(FakeDevice());
     receiver_options_.devices.assign(static_cast<std::size_t>(engine_ranks), &FakeDevice());
   }
