@@ -55,7 +55,7 @@ Result<Slicing> SliceTensors(const Layout& sender, const Layout& engine, const N
                              std::int64_t bucket_bytes);
 
 // The sender row for each part, such that the bytes of the busiest sending rank come within one part of the least
-// possible where ranks hold the same boxes.
+// possible, where parts are of one size.
 std::vector<RowRef> BalanceSenders(const Slicing& slicing, std::size_t sender_ranks);
 
 // For two sides that are laid out alike, rank for rank: each engine rank takes everything from its twin.

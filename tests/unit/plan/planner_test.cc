@@ -305,6 +305,31 @@ TEST(PlannerTest, ReplicatedNormsFillUpWhatUnevenShardsLeave) {
   for (const auto& [rank, bytes] : load) EXPECT_NEAR(static_cast<double>(bytes), 19.0 * 1024 / 3, 1024) << rank;
 }
 
+// Ranks i and i + 1 hold 7 - i boxes, alone. Each box given to the lighter of its two ranks leaves 7, 6, .. 0 of them,
+// and no box can change ranks to any effect. Ranks 0 to 3 alone hold 18: no choice leaves less than 4.5.
+TEST(PlannerTest, AChainOfReplicasPassesOnWhatNoSingleMoveCouldEven) {
+  constexpr std::size_t kRanks = 8;
+  std::vector<TensorSpec> tensors;
+  std::vector<std::size_t> first_holder;
+  for (std::size_t i = kRanks - 1; i-- > 0;) {
+    for (std::size_t box = 0; box < kRanks - 1 - i; ++box) {
+      tensors.push_back({fmt::format("w{}.{}", i, box), DType::kU8, {4096}});
+      first_holder.push_back(i);
+    }
+  }
+  Layout sender = LayoutOf(tensors, kRanks);
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    HoldRows(sender, first_holder[t], static_cast<std::int32_t>(t), 0, 4096);
+    HoldRows(sender, first_holder[t] + 1, static_cast<std::int32_t>(t), 0, 4096);
+  }
+
+  const Plan plan = *MakePlan(sender, PlainLayout(tensors), {.bucket_bytes = 4096, .ignore = {}});
+
+  std::map<std::int32_t, std::int64_t> boxes;
+  for (const auto& [route, slice] : SlicesOf(plan)) ++boxes[route.sender_rank];
+  for (const auto& [rank, count] : boxes) EXPECT_LE(count, 5) << rank;
+}
+
 TEST(PlannerTest, AReplicatedKvHeadGoesToEveryRankAndCountsOnce) {
   const std::vector<TensorSpec> tensors = {{"k", DType::kBf16, {32, 8}}};
   Layout engine = LayoutOf(tensors, 4);  // Two heads of 16 rows over four ranks.
