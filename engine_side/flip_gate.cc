@@ -8,6 +8,7 @@ namespace {
 constexpr const char* kOverBudget = "stall_over_budget";
 constexpr Duration kPostpone = std::chrono::milliseconds(20);  // between safe points at which a postponed flip is tried
 constexpr std::size_t kRecentStalls = 8;
+constexpr Duration kRecent = std::chrono::minutes(1);
 
 FlipReport ReportOf(WeightVersion version, const SafePoint& point, const KvReport& kv) {
   return FlipReport{
@@ -76,12 +77,12 @@ Result<FlipReport> FlipGate::AtSafePoint(std::uint64_t at_step, Deadline deadlin
 
 Status FlipGate::TryAgainLater(const Status& failed, Deadline deadline) {
   if (failed.reason() == "live_leased") return slots_.AwaitUnleasedLive(deadline);
-  if (failed.reason() != kOverBudget || budget_.refuse || deadline.Passed(clock_)) return failed;
+  if (failed.reason() != kOverBudget || budget_.refuse) return failed;
   clock_.SleepUntil(std::min(deadline.point(), clock_.Now() + kPostpone), {});
-  return OkStatus();
+  return deadline.Passed(clock_) ? failed : OkStatus();
 }
 
-Status FlipGate::CheckBudget() const {
+Status FlipGate::CheckBudget() {
   if (budget_.limit == Duration::zero() || !slots_.live() || !hooks_.Decoding()) return OkStatus();
   const std::optional<Duration> expected = ExpectedStall();
   if (!expected || *expected <= budget_.limit) return OkStatus();
@@ -91,15 +92,18 @@ Status FlipGate::CheckBudget() const {
 }
 
 // What else the machine does only makes a stall longer, so the shortest of the last few is what a flip itself costs.
-std::optional<Duration> FlipGate::ExpectedStall() const {
-  if (!recent_stalls_.empty()) return *std::min_element(recent_stalls_.begin(), recent_stalls_.end());
+// One that was long ago says nothing any more: were it the only one, and the machine busy then, no version would come
+// again.
+std::optional<Duration> FlipGate::ExpectedStall() {
+  while (!recent_stalls_.empty() && recent_stalls_.front().at + kRecent < clock_.Now()) recent_stalls_.pop_front();
+  if (!recent_stalls_.empty()) return std::ranges::min_element(recent_stalls_, {}, &Stall::time)->time;
   if (in_place_ != nullptr) return in_place_->EstimatedTime();
   return std::nullopt;  // an exchange of two numbers
 }
 
 void FlipGate::NoteStall(Duration stall) {
   if (stall == Duration::zero()) return;
-  recent_stalls_.push_back(stall);
+  recent_stalls_.push_back({clock_.Now(), stall});
   if (recent_stalls_.size() > kRecentStalls) recent_stalls_.pop_front();
 }
 

@@ -51,6 +51,10 @@ class FlipGate {
   Result<FlipReport> Rollback(std::optional<std::uint64_t> to, Deadline deadline) EXCLUDES(mu_);
 
  private:
+  struct Stall {
+    TimePoint at;
+    Duration time{};
+  };
   void Leave() EXCLUDES(mu_);
   Result<FlipReport> SwapKept(std::optional<std::uint64_t> to, Deadline deadline);
   // `change` makes another version live and says which; while that fails for `live_leased` or for the budget's sake it
@@ -58,8 +62,8 @@ class FlipGate {
   Result<FlipReport> AtSafePoint(std::uint64_t at_step, Deadline deadline,
                                  const std::function<Result<WeightVersion>()>& change);
   Status TryAgainLater(const Status& failed, Deadline deadline);
-  Status CheckBudget() const;
-  std::optional<Duration> ExpectedStall() const;
+  Status CheckBudget();
+  std::optional<Duration> ExpectedStall();
   void NoteStall(Duration stall);
   Result<WeightVersion> MakeLive(const StagedVersion& staged);
   Result<WeightVersion> MakeKeptLive();
@@ -69,8 +73,8 @@ class FlipGate {
   Clock& clock_;
   InPlaceFlip* const in_place_;
   const StallBudget budget_;
-  std::deque<Duration> recent_stalls_;  // while decoding; of the one that is not refused by `busy_`
-  Mutex mu_;                            // Guards `busy_`; not held at the safe point.
+  std::deque<Stall> recent_stalls_;  // while decoding; of the one that is not refused by `busy_`
+  Mutex mu_;                         // Guards `busy_`; not held at the safe point.
   CondVar left_;
   bool busy_ GUARDED_BY(mu_) = false;
 };

@@ -20,8 +20,9 @@ class StallBudgetTest : public ReceiverTest {
     publisher_->Publish(publisher_->MakeOffer(2));
   }
   // Publishes version 3 until it waits for its flip.
-  void SendFlip() {
+  void SendFlip(Duration time_left = std::chrono::minutes(1)) {
     offer_ = publisher_->MakeOffer(3);
+    offer_.time_left = time_left;
     publisher_->BeginSession(offer_);
     publisher_->StageAndSeal(offer_);
     publisher_->Send(Flip{offer_.session});
@@ -60,6 +61,19 @@ TEST_F(StallBudgetTest, AFlipThatWouldTakeLongerIsPostponedUntilNothingDecodes) 
 
   publisher_->Expect<Committed>();
   ExpectLiveBytesOf(3);
+}
+
+TEST_F(StallBudgetTest, AStallOfLongAgoHoldsNoVersionBackThoughDecodingNeverStops) {
+  StartWith(microseconds(6));
+  SendFlip(std::chrono::minutes(5));
+  AwaitSafePoints(3);
+  EXPECT_EQ(live_number(), 2U);
+
+  clock_.Advance(std::chrono::minutes(2));
+
+  publisher_->Expect<Committed>();
+  ExpectLiveBytesOf(3);
+  EXPECT_TRUE(hooks_.decoding);
 }
 
 TEST_F(StallBudgetTest, I8APostponedFlipEndsItsSessionAtTheDeadline) {
