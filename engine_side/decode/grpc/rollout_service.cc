@@ -14,6 +14,7 @@
 #include "base/grpc/grpc_status.h"
 #include "base/mutex.h"
 #include "engine_side/decode/grpc/rollout_request_internal.h"
+#include "engine_side/decode/grpc/write_watch_internal.h"
 
 namespace bascule {
 namespace {
@@ -225,7 +226,8 @@ class StreamPlace {
 
 class RolloutService::Service final : public v1::Rollout::Service {
  public:
-  Service(DecodeEngine& engine, RolloutServiceOptions options) : engine_(engine), options_(options) {}
+  Service(DecodeEngine& engine, RolloutServiceOptions options)
+      : engine_(engine), options_(options), writes_(options.write_patience) {}
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override {
@@ -265,13 +267,15 @@ class RolloutService::Service final : public v1::Rollout::Service {
     return Status::ResourceExhausted("too_many_streams", fmt::format("max_streams={}", options_.max_streams));
   }
 
-  // Until all have finished or their client has gone away.
+  // Until all have finished, or their client has gone away or takes nothing.
   template <typename Write>
-  static grpc::Status WriteAll(const grpc::ServerContext& context, RolloutsOfCall& rollouts, Write write) {
+  grpc::Status WriteAll(grpc::ServerContext& context, RolloutsOfCall& rollouts, Write write) {
     while (!rollouts.AllFinished()) {
       const auto response = rollouts.Take(Deadline::After(Clock::Real(), kCancelPoll));
       if (!response.ok()) return ToGrpc(response.status());
-      if (context.IsCancelled() || (response->pieces_size() > 0 && !write(*response))) return grpc::Status::CANCELLED;
+      if (context.IsCancelled()) return grpc::Status::CANCELLED;
+      if (response->pieces_size() == 0) continue;
+      if (!writes_.Bound(context, [&] { return write(*response); })) return grpc::Status::CANCELLED;
     }
     return grpc::Status::OK;
   }
@@ -279,6 +283,7 @@ class RolloutService::Service final : public v1::Rollout::Service {
   DecodeEngine& engine_;
   const RolloutServiceOptions options_;
   std::atomic<int> running_{0};
+  WriteWatch writes_;
 };
 
 RolloutService::RolloutService(DecodeEngine& engine, RolloutServiceOptions options)

@@ -351,6 +351,30 @@ TEST_F(RolloutServiceTest, AClientThatDoesNotReadFillsItsOwnQueueOnlyAndOthersGo
   EXPECT_LT(taken, std::int64_t{4} << 20);  // what lies in the queue and in the connection
 }
 
+// Nobody reads and nobody goes: the stream's place comes back all the same.
+TEST_F(RolloutServiceTest, AClientThatTakesNothingLosesItsStream) {
+  Serve({.max_streams = 1, .write_patience = std::chrono::milliseconds(100)});
+  std::atomic<bool> reads{false};
+  const auto idle = std::jthread([&] {
+    const auto rollout = client_->Generate({.prompt = {1}}, Patience(), {}, [&](const Rollout&) { reads.wait(false); });
+    EXPECT_EQ(rollout.status().code(), StatusCode::kCancelled) << rollout.status().ToString();
+  });
+  GenerateSink& unread = engine_.Sink(0);
+  while (!unread.Full()) unread.OnToken({.id = 1, .logprob = -1.0F, .version = 1, .kv_epoch = 1});
+
+  engine_.AwaitCancelled(0);
+
+  auto other = *RolloutClient::Connect(server_->address(), Patience());
+  const std::jthread decode([&] { engine_.Sink(1).OnFinish(FinishReason::kLength, OkStatus()); });
+  Result<Rollout> rollout = Status::Internal("not_asked", "");
+  do {
+    rollout = other->Generate({.prompt = {2}}, Patience());  // the place is free a moment after the request's end
+  } while (rollout.status().reason() == "too_many_streams");
+  EXPECT_TRUE(rollout.ok()) << rollout.status().ToString();
+  reads.store(true);
+  reads.notify_all();
+}
+
 TEST_F(RolloutServiceTest, AStreamBeyondTheLimitIsRefused) {
   Serve({.max_streams = 0});
 
