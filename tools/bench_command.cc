@@ -56,7 +56,7 @@ void ListBenchmarks(Output& out) {
     if (out.json()) {
       out.PrintObject(Json{{"name", benchmark.name}, {"summary", benchmark.summary}});
     } else {
-      out.PrintText(fmt::format("{:<14} {}", benchmark.name, benchmark.summary));
+      out.PrintText(fmt::format("{:<20}  {}", benchmark.name, benchmark.summary));
     }
   }
 }
@@ -103,9 +103,7 @@ Command BenchCommand(CLI::App& parent) {
   app->add_flag("--list", options->list, "say which benchmarks there are, and run none");
   AddBytes(*app, "--bytes", options->bytes, "of memory that a kernel goes through");
   AddBytes(*app, "--model-bytes", options->model_bytes, "of the model that is published");
-  app->add_option("--rounds", options->rounds, "whose median counts")
-      ->capture_default_str()
-      ->check(AtLeast(1));
+  app->add_option("--rounds", options->rounds, "whose median counts")->capture_default_str()->check(AtLeast(1));
   return {app, [options](Program& program) { return RunBench(program, *options); }};
 }
 

@@ -81,16 +81,15 @@ std::string RolloutText(const Rollout& rollout) {
   return text;
 }
 
-// With --samples every line says which sample it is of.
-void PrintOfSample(Program& program, const GenerateOptions& options, std::size_t index, Json object,
+// With --samples every line says which sample it is of. False once nobody reads them.
+bool PrintOfSample(Program& program, const GenerateOptions& options, std::size_t index, Json object,
                    const std::string& text) {
   const std::size_t sample = options.request.sample + index;
-  if (program.out.json()) {
-    if (options.samples) object["sample"] = sample;
-    program.out.PrintObject(object);
-  } else {
-    program.out.PrintText(options.samples ? fmt::format("sample    {}\n{}", sample, text) : text);
+  if (!program.out.json()) {
+    return program.out.PrintText(options.samples ? fmt::format("sample    {}\n{}", sample, text) : text);
   }
+  if (options.samples) object["sample"] = sample;
+  return program.out.PrintObject(object);
 }
 
 using OnPiece = std::function<void(std::size_t index, const Rollout& piece)>;
@@ -106,13 +105,16 @@ Result<std::vector<Rollout>> Ask(RolloutClient& client, const GenerateOptions& o
 }
 
 Status Generate(Program& program, const GenerateOptions& options, RolloutClient& client, Deadline deadline) {
+  std::stop_source stop;
+  const std::stop_callback interrupted(program.interrupt.token(), [&stop] { stop.request_stop(); });
   const auto on_piece = [&](std::size_t index, const Rollout& piece) {
     if (!options.stream) return;
-    PrintOfSample(program, options, index, Json{{"tokens", piece.tokens}, {"logprobs", piece.logprobs}},
-                  TokensText(piece));
+    const Json object = {{"tokens", piece.tokens}, {"logprobs", piece.logprobs}};
+    if (!PrintOfSample(program, options, index, object, TokensText(piece))) stop.request_stop();
   };
-  const auto rollouts = Ask(client, options, deadline, program.interrupt.token(), on_piece);
+  const auto rollouts = Ask(client, options, deadline, stop.get_token(), on_piece);
   if (!rollouts.ok() && program.interrupt.requested()) return InterruptedError();
+  if (!rollouts.ok() && stop.stop_requested()) return OkStatus();  // nobody reads it
   RETURN_IF_ERROR(rollouts.status());
   for (std::size_t index = 0; index < rollouts->size(); ++index) {
     const Rollout& rollout = (*rollouts)[index];

@@ -1,7 +1,11 @@
 // The `bascule` program: reads the command line and runs one command.
+#include <poll.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <string_view>
 #include <vector>
 
@@ -62,19 +66,29 @@ std::string UsageComplaint(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 // The error says also where to read how it is right.
-Outcome UsageOutcome(const CLI::App& app, const CLI::ParseError& error) {
+Status UsageErrorWithHelp(const CLI::App& app, const std::string& complaint) {
   const auto chosen = app.get_subcommands();
   const std::string help = chosen.empty() ? "bascule --help" : fmt::format("bascule {} --help", chosen[0]->get_name());
-  return UsageError(fmt::format("{}; see {}", UsageComplaint(app, error), help));
+  return UsageError(fmt::format("{}; see {}", complaint, help));
 }
 
 // What Ctrl-C has cancelled was interrupted, and nothing else.
-Outcome Explained(Outcome outcome, const Interrupt& interrupt) {
+Outcome Explained(Outcome outcome, const CLI::App& app, const Interrupt& interrupt) {
   if (outcome.status.code() == StatusCode::kCancelled && interrupt.requested()) outcome.status = InterruptedError();
+  if (ExitCodeOf(outcome.status) == kExitUsage) outcome.status = UsageErrorWithHelp(app, outcome.status.message());
   return outcome;
 }
 
-int Finish(Output& out, const Outcome& outcome) {
+// What stdout did not take has not been said. But a reader that has gone, as `head` does, had what it wanted.
+Status OutputStatus() {
+  if (std::ferror(stdout) == 0) return OkStatus();
+  pollfd out{STDOUT_FILENO, 0, 0};
+  if (poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0) return OkStatus();
+  return Status::Internal("output_failed", "stdout could not be written");
+}
+
+int Finish(Output& out, Outcome outcome) {
+  if (outcome.status.ok()) outcome = OutputStatus();
   if (!outcome.status.ok()) out.PrintError(outcome);
   return ExitCodeOf(outcome.status);
 }
@@ -101,7 +115,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     // The flag may come after what is wrong.
     out.set_json(wants_json);
-    return Finish(out, UsageOutcome(app, error));
+    return Finish(out, UsageErrorWithHelp(app, UsageComplaint(app, error)));
   }
   out.set_json(options.json);
   RaiseDescriptorLimit();
@@ -110,7 +124,7 @@ int Main(int argc, char** argv) {
   const auto chosen = std::find_if(commands.begin(), commands.end(), [](const Command& c) { return c.app->parsed(); });
   Program program{out, interrupt};
   if (const Status room = CheckDescriptors(kDescriptorsWanted); !room.ok()) return Finish(out, room);
-  return Finish(out, Explained(chosen->run(program), interrupt));
+  return Finish(out, Explained(chosen->run(program), app, interrupt));
 }
 
 }  // namespace

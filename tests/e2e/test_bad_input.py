@@ -3,9 +3,10 @@
 import json
 import shutil
 import socket
+import subprocess
 import unittest
 
-from bascule_program import EndToEndTest, checkpoint, run, scratch
+from bascule_program import PROGRAM, EndToEndTest, checkpoint, run, scratch
 from test_tokens import walk
 
 LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 269060552\n".format("a" * 64)
@@ -35,6 +36,7 @@ class UsageTest(EndToEndTest):
             "a command is required; see bascule --help": [],
             "no command 'engin'; see bascule --help": ["engin", "x"],
             "no option '--typo'; see bascule engine --help": ["engine", "x", "--typo", "1"],
+            "--to is required; see bascule publish --help": ["publish", "x"],
             "'y' is one argument too many; see bascule status --help": ["status", "127.0.0.1:1", "y"],
             "--max-new: 0 is less than 1; see bascule generate --help":
                 ["generate", "127.0.0.1:1", "--tokens", "1", "--max-new", "0"],
@@ -75,6 +77,26 @@ class UsageTest(EndToEndTest):
         for name, arguments in cases.items():
             with self.subTest(name):
                 self.assert_fails(run(*arguments), 2, "usage")
+
+
+class OutputTest(EndToEndTest):
+    def test_what_stdout_does_not_take_is_a_failure(self):
+        with open("/dev/full", "w") as full:
+            ended = subprocess.run(
+                [PROGRAM, "digest", checkpoint()], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            )
+
+        self.assertEqual(ended.returncode, 1)
+        self.assertIn("[output_failed]", ended.stderr)
+
+    def test_a_reader_that_goes_away_has_had_what_it_wanted(self):
+        ended = subprocess.run(
+            f"'{PROGRAM}' map '{checkpoint()}' --tp 2 --json | head -n 1; echo ${{PIPESTATUS[0]}}",
+            shell=True, executable="/bin/bash", capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+        self.assertEqual(ended.stdout.splitlines()[1:], ["0"], ended.stderr)
+        self.assertEqual(ended.stderr, "")
 
 
 class ConfigFileTest(EndToEndTest):

@@ -1,9 +1,10 @@
 """An engine on a checkpoint written by plain Python: what it serves, says of itself, and leaves behind."""
 
 import signal
+import subprocess
 import unittest
 
-from bascule_program import EndToEndTest, checkpoint, run
+from bascule_program import PROGRAM, EndToEndTest, checkpoint, run
 import digest_oracle
 
 try:
@@ -194,6 +195,22 @@ class GenerateTest(EndToEndTest):
         client.send(signal.SIGKILL)
 
         client.finish(10)
+        self.until_idle(engine)
+
+    def test_a_reader_of_the_stream_that_goes_away_ends_the_request(self):
+        engine = self.start_engine(checkpoint(size=40_000_000))
+        # A quarter of a million tokens: minutes, were they all made.
+        arguments = ["--tokens", "1", "--max-new", "4000", "--samples", "64", "--stream", "--json"]
+        client = subprocess.Popen(
+            [PROGRAM, "generate", engine.address, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        client.stdout.readline()
+
+        client.stdout.close()
+
+        self.assertEqual(client.wait(60), 0)
+        self.assertEqual(client.stderr.read(), "")
+        client.stderr.close()
         self.until_idle(engine)
 
     def until_idle(self, engine):
