@@ -1,4 +1,7 @@
 // bascule generate: rollouts of one prompt, tokens in and tokens out.
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "engine_side/decode/grpc/rollout_client.h"
@@ -65,19 +68,45 @@ Json RolloutJson(const GenerateOptions& options, const Rollout& rollout) {
   return object;
 }
 
-std::string TokensText(const Rollout& rollout) {
+template <typename T>
+std::string ListText(const std::vector<T>& values) {
+  return fmt::format("{}", fmt::join(values, ","));
+}
+
+// Each token, and beside it those that were most probable there.
+std::string TopText(const Rollout& rollout) {
+  std::vector<std::vector<std::string>> rows = {{"TOKEN", "LOGPROB", "MOST PROBABLE"}};
+  for (std::size_t i = 0; i < std::min(rollout.tokens.size(), rollout.top.size()); ++i) {
+    std::string top;
+    for (const TokenLogprob& probable : rollout.top[i]) {
+      top += fmt::format("{}{} ({:.4g})", top.empty() ? "" : "  ", probable.id, probable.logprob);
+    }
+    rows.push_back({std::to_string(rollout.tokens[i]), fmt::format("{:.4g}", rollout.logprobs[i]), std::move(top)});
+  }
+  return TableText(rows);
+}
+
+std::string DetailsText(const Rollout& rollout) {
   std::string text;
-  for (const std::int32_t token : rollout.tokens) text += (text.empty() ? "" : ",") + std::to_string(token);
+  if (rollout.prompt) text += fmt::format("\nshared    {} tokens of the prompt", rollout.prompt->shared_tokens);
+  for (const FlipGap& gap : rollout.flip_gaps) {
+    text += fmt::format("\nflip      before token {}: {:.0f} µs since the one before", gap.token, UsOf(gap.gap));
+  }
   return text;
 }
 
-std::string RolloutText(const Rollout& rollout) {
-  std::string text = fmt::format("tokens    {}\nfinish    {}{}", TokensText(rollout), FinishName(rollout.finish),
+std::string RolloutText(const GenerateOptions& options, const Rollout& rollout) {
+  std::string text = fmt::format("tokens    {}\nfinish    {}{}", ListText(rollout.tokens), FinishName(rollout.finish),
                                  rollout.reason.empty() ? "" : fmt::format(" ({})", rollout.reason));
   for (const RolloutSpan& span : rollout.spans) {
     text += fmt::format("\nversion   {} made tokens {} to {}{}", span.version, span.begin, span.end - 1,
                         span.kv_epoch == span.version ? "" : fmt::format(" (KV epoch {})", span.kv_epoch));
   }
+  if (options.request.prompt_logprobs && rollout.prompt) {
+    text += "\nprompt    log-probabilities from its second token on: " + ListText(rollout.prompt->logprobs);
+  }
+  if (options.details) text += DetailsText(rollout);
+  if (options.request.top_logprobs > 0) text += "\n" + TopText(rollout);
   return text;
 }
 
@@ -110,7 +139,7 @@ Status Generate(Program& program, const GenerateOptions& options, RolloutClient&
   const auto on_piece = [&](std::size_t index, const Rollout& piece) {
     if (!options.stream) return;
     const Json object = {{"tokens", piece.tokens}, {"logprobs", piece.logprobs}};
-    if (!PrintOfSample(program, options, index, object, TokensText(piece))) stop.request_stop();
+    if (!PrintOfSample(program, options, index, object, ListText(piece.tokens))) stop.request_stop();
   };
   const auto rollouts = Ask(client, options, deadline, stop.get_token(), on_piece);
   if (!rollouts.ok() && program.interrupt.requested()) return InterruptedError();
@@ -118,7 +147,7 @@ Status Generate(Program& program, const GenerateOptions& options, RolloutClient&
   RETURN_IF_ERROR(rollouts.status());
   for (std::size_t index = 0; index < rollouts->size(); ++index) {
     const Rollout& rollout = (*rollouts)[index];
-    PrintOfSample(program, options, index, RolloutJson(options, rollout), RolloutText(rollout));
+    PrintOfSample(program, options, index, RolloutJson(options, rollout), RolloutText(options, rollout));
   }
   return OkStatus();
 }

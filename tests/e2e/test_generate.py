@@ -2,7 +2,7 @@
 
 import unittest
 
-from bascule_program import EndToEndTest, checkpoint
+from bascule_program import EndToEndTest, checkpoint, run
 
 try:
     import numpy
@@ -173,6 +173,28 @@ class LimitsTest(EndToEndTest):
         for answer in stale:
             self.assertEqual([span["version"] for span in answer["spans"]], [0])
         self.assertEqual(early.finish().object["spans"], [{"begin": 0, "end": 16, "version": 1, "kv_epoch": 1}])
+
+
+class TextTest(EndToEndTest):
+    def test_people_are_told_whatever_was_asked_for(self):
+        engine = self.start_engine(checkpoint())
+        asked = ("generate", engine.address, "--tokens", "1,2,3", "--max-new", 4, "--top-logprobs", 2,
+                 "--prompt-logprobs", "--details")  # fmt: skip
+        wanted = self.run_ok(*asked).object
+
+        text = run(*asked, as_json=False, env=self.env).stdout
+
+        lines = text.splitlines()
+        self.assertEqual(lines[0].split(), ["tokens", ",".join(map(str, wanted["tokens"]))])
+        prompt = next(line for line in lines if line.startswith("prompt"))
+        said = [float(number) for number in prompt.rsplit(" ", 1)[1].split(",")]
+        for ours, theirs in zip(said, wanted["prompt_logprobs"], strict=True):
+            self.assertAlmostEqual(ours, theirs, places=3)
+        self.assertIn("shared    0 tokens of the prompt", lines)
+        rows = [line.split() for line in lines[lines.index(next(x for x in lines if x.startswith("TOKEN"))) + 1:]]
+        self.assertEqual([int(row[0]) for row in rows], wanted["tokens"])
+        self.assertEqual([[int(token) for token in row[2::2]] for row in rows],
+                         [[top["token"] for top in tops] for tops in wanted["top_logprobs"]])  # fmt: skip
 
 
 if __name__ == "__main__":
