@@ -56,12 +56,20 @@ Result<std::unique_ptr<DeviceBuffer>> GpuRun::Allocate(std::int64_t bytes) const
   return device_.memory().Allocate(static_cast<std::size_t>(bytes));
 }
 
+// The exponent's upper bits are never all ones.
 Result<std::unique_ptr<DeviceBuffer>> GpuRun::Noise(std::int64_t bytes) const {
+  return Random(bytes, 0xbfffbfffbfffbfffULL, 0);
+}
+
+Result<std::unique_ptr<DeviceBuffer>> GpuRun::SmallNumbers(std::int64_t bytes) const {
+  return Random(bytes, 0x807f807f807f807fULL, 0x3c003c003c003c00ULL);
+}
+
+Result<std::unique_ptr<DeviceBuffer>> GpuRun::Random(std::int64_t bytes, std::uint64_t keep, std::uint64_t set) const {
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceBuffer> noise, Allocate(bytes));
   std::mt19937_64 random(1);
   std::vector<std::uint64_t> piece(static_cast<std::size_t>(std::min(bytes, kPieceBytes)) / 8);
-  // Finite numbers of any float format: the exponent's upper bits are never all ones.
-  for (std::uint64_t& word : piece) word = random() & 0xbfffbfffbfffbfffULL;
+  for (std::uint64_t& word : piece) word = (random() & keep) | set;
   RETURN_IF_ERROR(CopyIn(noise->bytes().first(piece.size() * 8), std::as_bytes(std::span(piece))));
   for (std::size_t have = piece.size() * 8; have < noise->bytes().size();) {
     const std::size_t more = std::min(have, noise->bytes().size() - have);

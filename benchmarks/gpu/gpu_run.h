@@ -48,7 +48,9 @@ class GpuRun {
   const GpuScale& scale() const { return scale_; }
 
   Result<std::unique_ptr<DeviceBuffer>> Allocate(std::int64_t bytes) const;
+  // Finite numbers of any float format; and bf16 numbers of either sign from 2^-7 to 2^-6, as weights are.
   Result<std::unique_ptr<DeviceBuffer>> Noise(std::int64_t bytes) const;
+  Result<std::unique_ptr<DeviceBuffer>> SmallNumbers(std::int64_t bytes) const;
   Result<DeviceTable> Upload(const BoxMoveTable& table) const;
   Status CopyIn(std::span<std::byte> to, std::span<const std::byte> from) const;
 
@@ -68,6 +70,8 @@ class GpuRun {
  private:
   GpuRun(Device& device, const DeviceKernels& kernels, const GpuScale& scale)
       : device_(device), kernels_(kernels), scale_(scale) {}
+  // Random words, of which `keep` says which bits stay and `set` which are ones.
+  Result<std::unique_ptr<DeviceBuffer>> Random(std::int64_t bytes, std::uint64_t keep, std::uint64_t set) const;
 
   Device& device_;
   const DeviceKernels& kernels_;

@@ -15,7 +15,10 @@ Status KernelRows(GpuRun& run);
 Status ScatterRows(GpuRun& run);
 // Stalls of flips while steps that read all weights run: shadow, in place, and a scatter between two steps.
 Status FlipRows(GpuRun& run);
-// A sync from another process, `trainer`, over cuda_ipc, while steps run.
-Status SyncRows(GpuRun& run, PeerLink& trainer);
+// A sync from another process, `trainer`, over cuda_ipc, while steps run: with buckets of 64 MiB, or (`large`) four
+// times as large, which matter where two processes take turns on the device.
+Status SyncRows(GpuRun& run, PeerLink& trainer, bool large);
+// Tokens a second of our decoder, by batch, beside the bandwidth that reading the weights needs.
+Status DecodeRows(GpuRun& run);
 
 }  // namespace bascule

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::int32_t kCredits = 8;
 constexpr std::int64_t kBucketBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kLargeBucketBytes = std::int64_t{256} << 20;
 constexpr int kDecodingSyncs = 3;  // flips in each round that steps run
 
 Deadline Soon() { return Deadline::After(Clock::Real(), std::chrono::seconds(60)); }
@@ -75,10 +76,10 @@ double MedianMs(const std::vector<Publisher::Sync>& syncs) {
 
 }  // namespace
 
-Status SyncRows(GpuRun& run, PeerLink& trainer) {
-  const std::int64_t bytes = run.scale().model_bytes;
+Status SyncRows(GpuRun& run, PeerLink& trainer, bool large) {
+  const std::int64_t bytes = run.scale().model_bytes, most = large ? kLargeBucketBytes : kBucketBytes;
   const RemoteModel model{.model_bytes = bytes,
-                          .bucket_bytes = std::clamp(bytes / 32, std::int64_t{4096}, kBucketBytes)};
+                          .bucket_bytes = std::clamp(bytes / (large ? 8 : 32), std::int64_t{4096}, most)};
   RETURN_IF_ERROR(BeginRemoteTrainer(trainer, model));
   ASSIGN_OR_RETURN(const double bandwidth, run.CopyBandwidth());
   const double copy_ms = 2 * static_cast<double>(bytes) / bandwidth * 1e3;
@@ -86,7 +87,9 @@ Status SyncRows(GpuRun& run, PeerLink& trainer) {
   Publisher publisher(run, *engine, trainer, model);
   RETURN_IF_ERROR(publisher.Publish().status());  // connects, plans, makes the frames
   ASSIGN_OR_RETURN(const auto alone, Syncs(publisher, run.scale().rounds));
-  run.Row("gpu_sync_cuda_ipc", MedianMs(alone), "ms", copy_ms, "a device copy of the same bytes");
+  run.Row(large ? "gpu_sync_cuda_ipc_large_buckets" : "gpu_sync_cuda_ipc", MedianMs(alone), "ms", copy_ms,
+          "a device copy of the same bytes");
+  if (large) return OkStatus();
 
   engine->StartSteps();
   ASSIGN_OR_RETURN(const auto decoding, Syncs(publisher, run.scale().rounds * kDecodingSyncs));

@@ -32,7 +32,11 @@ class Gpu final : public TestDevice {
 
   // Through pinned memory, as the stream wants it.
   void Copy(std::span<std::byte> to, std::span<const std::byte> from) { CHECK(Finish(stream_->Copy(to, from)).ok()); }
-  std::unique_ptr<DeviceBuffer> Pinned(std::size_t size) { return device_.pinned_memory().Allocate(size).value(); }
+  // `size` bytes of pinned memory, until the next call: a device takes a millisecond to give and to take back such.
+  std::span<std::byte> Pinned(std::size_t size) {
+    if (pinned_ == nullptr || pinned_->bytes().size() < size) pinned_ = device_.pinned_memory().Allocate(size).value();
+    return pinned_->bytes().first(size);
+  }
   Device& device() { return device_; }
 
  private:
@@ -46,6 +50,7 @@ class Gpu final : public TestDevice {
   const DeviceKernels& kernels_;
   std::unique_ptr<DeviceStream> stream_;
   std::unique_ptr<DeviceEvent> event_;
+  std::unique_ptr<DeviceBuffer> pinned_;
 };
 
 class GpuMemory final : public TestMemory {
@@ -57,14 +62,13 @@ class GpuMemory final : public TestMemory {
   std::byte* data() override { return bytes_.data(); }
   void Write(std::span<const std::byte> bytes) override {
     if (bytes.empty()) return;
-    const auto staged = gpu_.Pinned(bytes.size());
-    std::memcpy(staged->bytes().data(), bytes.data(), bytes.size());
-    gpu_.Copy(bytes_, staged->bytes().first(bytes.size()));
+    const std::span<std::byte> staged = gpu_.Pinned(bytes.size());
+    std::memcpy(staged.data(), bytes.data(), bytes.size());
+    gpu_.Copy(bytes_, staged);
   }
   std::vector<std::byte> Read() override {
     if (bytes_.empty()) return {};
-    const auto staged = gpu_.Pinned(bytes_.size());
-    const auto read = staged->bytes().first(bytes_.size());
+    const std::span<std::byte> read = gpu_.Pinned(bytes_.size());
     gpu_.Copy(read, bytes_);
     return {read.begin(), read.end()};
   }
