@@ -55,8 +55,7 @@ std::unique_ptr<DeviceEvent> CudaDevice::Borrow(void* native_event) {
 }
 
 Status CudaDevice::CheckReachable(std::span<const std::byte> memory) {
-  const UseDevice use(description_.ordinal);
-  RETURN_IF_ERROR(CudaStatus(use.error(), "cudaSetDevice", description_));
+  USE_DEVICE(description_);
   if (memory.empty()) return OkStatus();
   for (const std::byte* const byte : {&memory.front(), &memory.back()}) {
     cudaPointerAttributes attributes{};
@@ -74,8 +73,7 @@ Status CudaDevice::CheckReachable(std::span<const std::byte> memory) {
 }
 
 Result<ExportedMemory> CudaDevice::Export(std::span<const std::byte> memory) {
-  const UseDevice use(description_.ordinal);
-  RETURN_IF_ERROR(CudaStatus(use.error(), "cudaSetDevice", description_));
+  USE_DEVICE(description_);
   RETURN_IF_ERROR(CheckExportable(memory));
   ASSIGN_OR_RETURN(const AllocationRange range, AllocationOf(memory.data(), description_));
   const std::int64_t offset = memory.data() - range.base;

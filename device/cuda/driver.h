@@ -19,6 +19,9 @@ struct AllocationRange {
 // The allocation that `address` lies in. Errors of the device.
 Result<AllocationRange> AllocationOf(const void* address, const DeviceDescription& device);
 
+// Whether anybody in this process has set up the device with this ordinal. True where the driver does not tell.
+bool IsSetUp(int ordinal);
+
 // Whether the allocator that `address` comes from can give IPC handles.
 Result<bool> CanExport(const void* address, const DeviceDescription& device);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "device/cuda/driver.h"
+
 namespace bascule {
 namespace {
 
@@ -12,6 +14,8 @@ constexpr std::array kFatal = {
     cudaErrorHardwareStackError, cudaErrorIllegalInstruction,  cudaErrorMisalignedAddress,
     cudaErrorInvalidPc,          cudaErrorInvalidAddressSpace, cudaErrorECCUncorrectable,
     cudaErrorLaunchTimeout,      cudaErrorNvlinkUncorrectable, cudaErrorContextIsDestroyed,
+    cudaErrorContained,          cudaErrorTensorMemoryLeak,    cudaErrorMpsClientTerminated,
+    cudaErrorExternalDevice,
 };
 constexpr std::array kAbsent = {
     cudaErrorNoDevice,
@@ -23,6 +27,11 @@ constexpr std::array kAbsent = {
     cudaErrorCompatNotSupportedOnDevice,
 };
 
+// The module has no code for this device, nor any that its driver could translate.
+constexpr std::array kForeignCode = {
+    cudaErrorNoKernelImageForDevice,
+    cudaErrorUnsupportedPtxVersion,
+};
 constexpr std::array kBrokenCapture = {
     cudaErrorStreamCaptureUnsupported, cudaErrorStreamCaptureInvalidated,
     cudaErrorStreamCaptureMerge,       cudaErrorStreamCaptureUnmatched,
@@ -42,6 +51,7 @@ Status ToStatus(cudaError_t error, std::string message) {
     return Status::Internal("device_lost", message + "; start this process again (compute-sanitizer finds the access)");
   }
   if (IsOneOf(error, kBrokenCapture)) return Status::Internal("capture_broken", std::move(message));
+  if (IsOneOf(error, kForeignCode)) message += "; build with BASCULE_CUDA_ARCHITECTURES for this device";
   return Status::Internal("device_error", std::move(message));
 }
 
@@ -64,7 +74,7 @@ UseDevice::UseDevice(int ordinal) : ordinal_(ordinal) {
 }
 
 UseDevice::~UseDevice() {
-  if (before_ >= 0 && before_ != ordinal_) static_cast<void>(cudaSetDevice(before_));
+  if (before_ >= 0 && before_ != ordinal_ && IsSetUp(before_)) static_cast<void>(cudaSetDevice(before_));
 }
 
 }  // namespace bascule

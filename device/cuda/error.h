@@ -19,7 +19,11 @@ Status CudaStatus(cudaError_t error, std::string_view call);
 Status CudaStatus(cudaError_t error, std::string_view call, const DeviceDescription& device);
 
 // This thread uses a device for as long as this lives, and then the one that it used before: the thread may be an
-// embedder's, whose own calls rely on it.
+// embedder's, whose own calls rely on it. It does not go back to a device that nobody in this process has used, such as
+// the first one, which every thread begins with: that alone would take half a gigabyte of its memory.
+//
+// Every call of CUDA that is given a stream, an event or memory stands under one: a thread that has none would set up
+// the device it begins with.
 class UseDevice {
  public:
   explicit UseDevice(int ordinal);
@@ -39,3 +43,8 @@ class UseDevice {
 // Returns from the function with CUDA's error, when `call` has one.
 #define RETURN_IF_CUDA_ERROR(function, device, ...) \
   RETURN_IF_ERROR(::bascule::CudaStatus(function(__VA_ARGS__), #function, device))
+
+// The rest of the scope uses a device of this process; returns from the function where that fails.
+#define USE_DEVICE(description)                                  \
+  const ::bascule::UseDevice used_device((description).ordinal); \
+  RETURN_IF_ERROR(::bascule::CudaStatus(used_device.error(), "cudaSetDevice", description))

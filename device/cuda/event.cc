@@ -8,8 +8,7 @@ namespace bascule {
 namespace {
 
 Result<std::unique_ptr<CudaEvent>> MakeWith(unsigned flags, const DeviceDescription& device) {
-  const UseDevice use(device.ordinal);
-  RETURN_IF_ERROR(CudaStatus(use.error(), "cudaSetDevice", device));
+  USE_DEVICE(device);
   cudaEvent_t event = nullptr;
   RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags, device, &event, cudaEventDisableTiming | flags);
   return std::make_unique<CudaEvent>(event, device);
@@ -19,10 +18,12 @@ Result<std::unique_ptr<CudaEvent>> MakeWith(unsigned flags, const DeviceDescript
 
 // Work that an event still marks goes on; the event is released behind it.
 CudaEvent::~CudaEvent() {
+  const UseDevice use(device_.ordinal);
   if (owner_ == Owner::kThis) static_cast<void>(CudaStatus(cudaEventDestroy(event_), "cudaEventDestroy"));
 }
 
 Result<bool> CudaEvent::Passed() {
+  USE_DEVICE(device_);
   const cudaError_t error = cudaEventQuery(event_);
   if (error == cudaErrorNotReady) return false;
   RETURN_IF_ERROR(CudaStatus(error, "cudaEventQuery", device_));
@@ -32,6 +33,7 @@ Result<bool> CudaEvent::Passed() {
 Result<std::unique_ptr<CudaEvent>> MakeCudaEvent(const DeviceDescription& device) { return MakeWith(0, device); }
 
 Result<SharedEvent> MakeSharedCudaEvent(const DeviceDescription& device) {
+  USE_DEVICE(device);
   ASSIGN_OR_RETURN(std::unique_ptr<CudaEvent> event, MakeWith(cudaEventInterprocess, device));
   cudaIpcEventHandle_t handle{};
   RETURN_IF_CUDA_ERROR(cudaIpcGetEventHandle, device, &handle, event->get());
@@ -39,8 +41,7 @@ Result<SharedEvent> MakeSharedCudaEvent(const DeviceDescription& device) {
 }
 
 Result<std::unique_ptr<CudaEvent>> OpenCudaEvent(const EventHandle& handle, const DeviceDescription& device) {
-  const UseDevice use(device.ordinal);
-  RETURN_IF_ERROR(CudaStatus(use.error(), "cudaSetDevice", device));
+  USE_DEVICE(device);
   cudaEvent_t event = nullptr;
   RETURN_IF_ERROR(OpenStatus(cudaIpcOpenEventHandle(&event, std::bit_cast<cudaIpcEventHandle_t>(handle)),
                              "cudaIpcOpenEventHandle", device));

@@ -21,8 +21,10 @@ constexpr Duration kClearPatience = std::chrono::seconds(60);
 template <cudaError_t (*kFree)(void*)>
 class CudaBuffer final : public DeviceBuffer {
  public:
-  CudaBuffer(void* address, std::size_t size) : bytes_(static_cast<std::byte*>(address), size) {}
+  CudaBuffer(void* address, std::size_t size, int ordinal)
+      : bytes_(static_cast<std::byte*>(address), size), ordinal_(ordinal) {}
   ~CudaBuffer() override {
+    const UseDevice use(ordinal_);
     if (bytes_.data() != nullptr) static_cast<void>(CudaStatus(kFree(bytes_.data()), "cudaFree"));
   }
   CudaBuffer(const CudaBuffer&) = delete;
@@ -32,6 +34,7 @@ class CudaBuffer final : public DeviceBuffer {
 
  private:
   const std::span<std::byte> bytes_;
+  const int ordinal_;
 };
 
 // What the device may still write to.
@@ -49,14 +52,13 @@ Status WithBytes(const Status& status, std::size_t size) {
 }  // namespace
 
 Result<std::unique_ptr<DeviceBuffer>> CudaMemory::Allocate(std::size_t size) {
-  const UseDevice use(device_.ordinal);
-  RETURN_IF_ERROR(CudaStatus(use.error(), "cudaSetDevice", device_));
+  USE_DEVICE(device_);
   const std::size_t pages = size / kDevicePageBytes + (size % kDevicePageBytes != 0 ? 1 : 0);
   const std::optional<std::size_t> rounded = CheckedMul(pages, kDevicePageBytes);
   if (!rounded) return Status::ResourceExhausted("device_memory", fmt::format("bytes={}", size));
   void* address = nullptr;
   if (size > 0) RETURN_IF_ERROR(WithBytes(CudaStatus(cudaMalloc(&address, *rounded), "cudaMalloc", device_), size));
-  std::unique_ptr<DeviceBuffer> buffer = std::make_unique<CudaBuffer<cudaFree>>(address, size);
+  std::unique_ptr<DeviceBuffer> buffer = std::make_unique<CudaBuffer<cudaFree>>(address, size, device_.ordinal);
   bool enqueued = false;
   const Status cleared = Clear(buffer->bytes(), enqueued);
   if (cleared.ok()) return buffer;
@@ -80,15 +82,14 @@ Status CudaMemory::Clear(std::span<std::byte> bytes, bool& enqueued) {
 }
 
 Result<std::unique_ptr<DeviceBuffer>> CudaPinnedMemory::Allocate(std::size_t size) {
-  const UseDevice use(device_.ordinal);
-  RETURN_IF_ERROR(CudaStatus(use.error(), "cudaSetDevice", device_));
+  USE_DEVICE(device_);
   void* address = nullptr;
   if (size > 0) {
     RETURN_IF_ERROR(
         WithBytes(CudaStatus(cudaHostAlloc(&address, size, cudaHostAllocPortable), "cudaHostAlloc", device_), size));
     std::memset(address, 0, size);
   }
-  return std::unique_ptr<DeviceBuffer>(std::make_unique<CudaBuffer<cudaFreeHost>>(address, size));
+  return std::unique_ptr<DeviceBuffer>(std::make_unique<CudaBuffer<cudaFreeHost>>(address, size, device_.ordinal));
 }
 
 }  // namespace bascule

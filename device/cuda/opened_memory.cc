@@ -27,8 +27,7 @@ class OpenedMemory::View final : public DeviceBuffer {
 };
 
 Result<std::unique_ptr<DeviceBuffer>> OpenedMemory::Open(const MemoryHandle& handle, std::int64_t bytes) {
-  const UseDevice use(device_.ordinal);
-  RETURN_IF_ERROR(CudaStatus(use.error(), "cudaSetDevice", device_));
+  USE_DEVICE(device_);
   const MutexLock lock(mu_);
   ASSIGN_OR_RETURN(Opened* const opened, Find(handle));
   // A peer's word: reading past the end would cost this process its device.

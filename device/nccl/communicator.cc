@@ -29,8 +29,7 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Join(const NcclLibra
   static_assert(sizeof unique == sizeof id.bytes);
   std::memcpy(&unique, id.bytes.data(), sizeof unique);
   ncclConfig_t config = Config();
-  const UseDevice use(description.ordinal);
-  RETURN_IF_ERROR(CudaStatus(use.error(), "cudaSetDevice", description));
+  USE_DEVICE(description);
   const MutexLock lock(joining->mu_);
   RETURN_IF_ERROR(
       joining->Note(nccl.comm_init_rank_config(&joining->communicator_, size, unique, rank, &config), "join"));
@@ -71,8 +70,7 @@ Status NcclCommunicator::CheckUsable() {
 Status NcclCommunicator::Register(std::span<std::byte> memory) {
   const MutexLock lock(mu_);
   RETURN_IF_ERROR(CheckUsable());
-  const UseDevice use(device_.ordinal);
-  RETURN_IF_ERROR(CudaStatus(use.error(), "cudaSetDevice", device_));
+  USE_DEVICE(device_);
   void* handle = nullptr;
   RETURN_IF_ERROR(Note(nccl_.comm_register(communicator_, memory.data(), memory.size(), &handle), "ncclCommRegister"));
   registered_.push_back(handle);

@@ -22,12 +22,12 @@ class CublasGemm final : public DeviceGemm {
       const auto partial = static_cast<std::size_t>(gemm->most_partial_);
       ASSIGN_OR_RETURN(gemm->partial_, device.memory().Allocate(partial * sizeof(float)));
     }
-    const UseDevice use(device.description().ordinal);
-    RETURN_IF_ERROR(CudaStatus(use.error(), "cudaSetDevice", device.description()));
+    USE_DEVICE(device.description());
     RETURN_IF_ERROR(gemm->ToStatus(cublas->create(&gemm->handle_), "cublasCreate"));
     return std::unique_ptr<DeviceGemm>(std::move(gemm));
   }
   ~CublasGemm() override {
+    const UseDevice use(device_.ordinal);
     if (handle_ != nullptr) static_cast<void>(cublas_.destroy(handle_));
   }
   CublasGemm(const CublasGemm&) = delete;
@@ -35,8 +35,7 @@ class CublasGemm final : public DeviceGemm {
 
   Status Multiply(const DeviceGemmProblem& problem, StreamHandle stream) override {
     if (problem.rows == 0 || problem.outputs == 0) return OkStatus();
-    const UseDevice use(device_.ordinal);
-    RETURN_IF_ERROR(CudaStatus(use.error(), "cudaSetDevice", device_));
+    USE_DEVICE(device_);
     RETURN_IF_ERROR(Use(stream));
     if (problem.w.type == WeightType::kF32) {
       return Product({CUDA_R_32F, problem.x, problem.rows}, problem, 0, problem.outputs,

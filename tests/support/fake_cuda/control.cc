@@ -38,6 +38,8 @@ void FakeCuda::Fail(const char* function, int nth, int error) {
   Need<void (*)(const char*, int, int)>("bascule_fake_cuda_fail")(function, nth, error);
 }
 
+void FakeCuda::ForgetSetUp() { Need<void (*)()>("bascule_fake_cuda_forget_set_up")(); }
+
 int FakeCuda::TakeBackFaults() { return Need<int (*)()>("bascule_fake_cuda_take_back_faults")(); }
 
 }  // namespace bascule

@@ -24,6 +24,7 @@ struct FakeCudaCensus {
   int events = 0;    // made and opened
   int launches = 0;  // of kernels, ever; those of a graph once, when they are captured
   int graphs = 0;    // that can be launched
+  int set_up = 0;    // devices that somebody has used: each costs memory of its own
 };
 
 class FakeCuda {
@@ -39,6 +40,8 @@ class FakeCuda {
   static constexpr int kLost = -1;
   // What has not come yet of the faults that were ordered will not come. How many those were.
   static int TakeBackFaults();
+  // As if nobody had used any device yet.
+  static void ForgetSetUp();
 };
 
 }  // namespace bascule

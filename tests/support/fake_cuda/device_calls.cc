@@ -4,7 +4,8 @@
 
 #include <fmt/core.h>
 
-#include <cstring>
+#include <algorithm>
+#include <string_view>
 
 #include "tests/support/fake_cuda/devices.h"
 #include "tests/support/fake_cuda/memory.h"
@@ -34,32 +35,55 @@ CUresult FakePointerGetAttribute(void* answer, CUpointer_attribute attribute, CU
   return CUDA_SUCCESS;
 }
 
+CUresult FakeDeviceGet(CUdevice* device, int ordinal) {
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+
+CUresult FakeDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* is_active) {
+  *flags = 0;
+  *is_active = IsSetUp(device) ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
+struct DriverFunction {
+  std::string_view name;
+  void* function;
+};
+const DriverFunction kDriverFunctions[] = {
+    {"cuMemGetAddressRange", reinterpret_cast<void*>(&FakeMemGetAddressRange)},
+    {"cuPointerGetAttribute", reinterpret_cast<void*>(&FakePointerGetAttribute)},
+    {"cuDeviceGet", reinterpret_cast<void*>(&FakeDeviceGet)},
+    {"cuDevicePrimaryCtxGetState", reinterpret_cast<void*>(&FakeDevicePrimaryCtxGetState)},
+};
+
 }  // namespace
 
 extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  FAKE_CUDA_CALL();
+  FAKE_CUDA_CALL_OF_NO_DEVICE();
   if (VisibleDevices().empty()) return Remember(cudaErrorNoDevice);
   *count = static_cast<int>(VisibleDevices().size());
   return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int* ordinal) {
-  FAKE_CUDA_CALL();
+  FAKE_CUDA_CALL_OF_NO_DEVICE();
   *ordinal = CurrentOrdinal();
   return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int ordinal) {
-  FAKE_CUDA_CALL();
+  FAKE_CUDA_CALL_OF_NO_DEVICE();
   if (ordinal < 0 || ordinal >= static_cast<int>(VisibleDevices().size())) return Remember(cudaErrorInvalidDevice);
   UseOrdinal(ordinal);
+  SetUp(ordinal);
   return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
-  FAKE_CUDA_CALL();
+  FAKE_CUDA_CALL_OF_NO_DEVICE();
   Describe(VisibleDevices().at(static_cast<std::size_t>(ordinal)), properties);
   return cudaSuccess;
 }
@@ -85,11 +109,9 @@ const char* cudaGetErrorString(cudaError_t error) {
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
                                              cudaDriverEntryPointQueryResult* why) {
-  FAKE_CUDA_CALL();
-  const std::string_view name = symbol;
-  *function = name == "cuMemGetAddressRange"    ? reinterpret_cast<void*>(&FakeMemGetAddressRange)
-              : name == "cuPointerGetAttribute" ? reinterpret_cast<void*>(&FakePointerGetAttribute)
-                                                : nullptr;
+  FAKE_CUDA_CALL_OF_NO_DEVICE();
+  const auto found = std::ranges::find(kDriverFunctions, symbol, &DriverFunction::name);
+  *function = found == std::end(kDriverFunctions) ? nullptr : found->function;
   *why = *function == nullptr ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
   return cudaSuccess;
 }

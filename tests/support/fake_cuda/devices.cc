@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
@@ -12,6 +14,7 @@ namespace bascule::fake_cuda {
 namespace {
 
 thread_local int current_ordinal = 0;
+std::array<std::atomic<bool>, 16> set_up;
 
 }  // namespace
 
@@ -33,6 +36,15 @@ int CurrentDevice() { return VisibleDevices().at(static_cast<std::size_t>(curren
 int OrdinalOf(int device) {
   const std::vector<int>& devices = VisibleDevices();
   return static_cast<int>(std::ranges::find(devices, device) - devices.begin());
+}
+
+void SetUp(int ordinal) { set_up.at(static_cast<std::size_t>(ordinal)) = true; }
+bool IsSetUp(int ordinal) { return set_up.at(static_cast<std::size_t>(ordinal)); }
+int CountSetUp() {
+  return static_cast<int>(std::ranges::count_if(set_up, [](const auto& one) { return one.load(); }));
+}
+void ForgetSetUp() {
+  for (std::atomic<bool>& one : set_up) one = false;
 }
 
 void Describe(int device, cudaDeviceProp* properties) {

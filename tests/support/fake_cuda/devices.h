@@ -19,4 +19,10 @@ int CurrentDevice();
 int OrdinalOf(int device);
 void Describe(int device, cudaDeviceProp* properties);
 
+// Devices that have been set up (CUDA's primary contexts), by ordinal: each takes memory of that device.
+void SetUp(int ordinal);
+bool IsSetUp(int ordinal);
+int CountSetUp();
+void ForgetSetUp();
+
 }  // namespace bascule::fake_cuda

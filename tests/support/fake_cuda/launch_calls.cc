@@ -150,7 +150,10 @@ void bascule_fake_cuda_census(bascule::FakeCudaCensus* census) {
   census->events = CountEvents();
   census->graphs = Captures::Get().Count();
   census->launches = launches;
+  census->set_up = CountSetUp();
 }
+
+void bascule_fake_cuda_forget_set_up() { ForgetSetUp(); }
 
 cudaError_t bascule_fake_cuda_enqueue(cudaStream_t stream, const std::function<void()>& run) {
   return EnqueueWork(stream, /*lost=*/false, run);

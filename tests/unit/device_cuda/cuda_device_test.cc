@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <thread>
+
 #include "tests/support/fake_cuda/control.h"
 #include "tests/support/fake_cuda/fake_device.h"
 
@@ -277,6 +280,32 @@ TEST(CudaBackendTest, AThreadKeepsTheDeviceThatItUsed) {
 }
 
 // C-092.
+// What is set up takes half a gigabyte of a real device.
+TEST(CudaBackendTest, AThreadThatUsesOneDeviceSetsUpNoOther) {
+  Device& second = FakeDevice(1);
+  FakeCuda::ForgetSetUp();
+  std::thread([&] {
+    const auto stream = second.MakeStream(StreamPriority::kNormal).value();
+    const auto event = second.MakeEvent().value();
+    const auto shared = second.MakeSharedEvent().value();
+    const auto memory = second.memory().Allocate(kBytes).value();
+    const auto pinned = second.pinned_memory().Allocate(kBytes).value();
+    EXPECT_TRUE(second.Export(memory->bytes()).ok());
+    // Each of these is the first thing that a thread does.
+    const auto alone = [](const std::function<void()>& work) { std::thread(work).join(); };
+    alone([&] { EXPECT_TRUE(stream->Copy(memory->bytes(), pinned->bytes()).ok()); });
+    alone([&] { EXPECT_TRUE(stream->Fill(memory->bytes(), std::byte{1}).ok()); });
+    alone([&] { EXPECT_TRUE(stream->WaitFor(*event).ok()); });
+    alone([&] { EXPECT_TRUE(stream->Record(*event).ok()); });
+    alone([&] { EXPECT_TRUE(event->Passed().ok()); });
+    alone([&] { EXPECT_TRUE(second.CheckReachable(memory->bytes()).ok()); });
+    alone([&] { (void)second.memory().Allocate(1).value(); });
+    EXPECT_TRUE(Drain(second, *stream).ok());
+  }).join();
+
+  EXPECT_EQ(FakeCuda::Census().set_up, 1);
+}
+
 TEST(CudaExportTest, MemoryThatCannotBeExportedIsRefusedByTheNameOfItsAllocator) {
   Device& device = FakeDevice();
   void* const runtime = dlopen("libcudart.so.13", RTLD_NOW | RTLD_NOLOAD);

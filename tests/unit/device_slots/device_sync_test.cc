@@ -110,6 +110,21 @@ TEST_F(DeviceSlotsTest, RanksMayLieOnDevicesOfTheirOwn) {
   }
 }
 
+TEST_F(DeviceSlotsTest, AnEngineOnOneDeviceSetsUpNoOther) {
+  Device& second = FakeDevice(1);
+  for (const FlipMode flip : {FlipMode::kShadow, FlipMode::kInPlace}) {
+    FakeCuda::ForgetSetUp();
+    Start(flip, TransportKind::kLoopback, second);
+    for (std::uint32_t seed = 1; seed <= 2; ++seed) {
+      const Status published = Publish(seed).status;
+      EXPECT_TRUE(published.ok()) << published.ToString();
+    }
+    EXPECT_TRUE(receiver_->DigestLive().ok());
+    Stop();
+    EXPECT_EQ(FakeCuda::Census().set_up, 1);
+  }
+}
+
 TEST_F(DeviceSlotsTest, OneBitThatChangesInDeviceMemoryIsFoundAndNamed) {
   Start(FlipMode::kShadow, TransportKind::kLoopback);
   PublishWell(1);
