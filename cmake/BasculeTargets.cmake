@@ -37,6 +37,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     $<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized;-Wno-stringop-overflow>>)
 endif()
 
+# For folders whose code is run once: there the compiler's time counts for more than the program's. The
+# libraries that they call are compiled as everywhere.
+macro(bascule_compile_fast)
+  add_compile_options("$<$<AND:$<CONFIG:RelWithDebInfo>,$<COMPILE_LANGUAGE:CXX>>:-O1>")
+endmacro()
+
 # bascule_library(NAME SOURCES ... LINKS ... [PRIVATE_LINKS ...])
 # One library a folder. Headers are found from the top of the tree: #include "base/status.h".
 function(bascule_library name)
