@@ -155,6 +155,7 @@ void PrefixCache::Remove(Entry& entry) {
 }
 
 bool PrefixCache::EvictOne() {
+  if (FreeOneDropped()) return true;
   for (const auto& tree : trees_) {
     for (const auto& entry : tree->by_use) {
       if (!entry->following.empty() || pages_.InUse(entry->page)) continue;
@@ -176,11 +177,25 @@ std::int64_t PrefixCache::DropOthers(const Hash256& live) {
   return count;
 }
 
-void PrefixCache::FreeDropped() {
-  for (const auto& tree : dropped_) {
-    for (const auto& entry : tree->by_use) pages_.SetCached(entry->page, false);
+void PrefixCache::FreeDropped(std::int64_t most) {
+  while (most-- > 0 && FreeOneDropped()) {
   }
-  dropped_.clear();
+}
+
+// The index goes along, so that none of it is left for the end.
+bool PrefixCache::FreeOneDropped() {
+  while (!dropped_.empty()) {
+    Tree& tree = *dropped_.back();
+    if (tree.by_use.empty()) {
+      dropped_.pop_back();
+      continue;
+    }
+    pages_.SetCached(tree.by_use.back()->page, false);
+    tree.by_use.pop_back();
+    if (!tree.whole.empty()) tree.whole.erase(tree.whole.begin());
+    return true;
+  }
+  return false;
 }
 
 std::int64_t PrefixCache::entries() const {

@@ -56,19 +56,22 @@ class PrefixCache {
   static bool IsReady(const Entry& entry);
   static std::int64_t TokenCount(const Entry& entry);
 
-  // Gives up the page that no request uses and that was used least recently. False when there is none.
+  // Gives up an entry that was dropped, else the page that no request uses and that was used least recently. False when
+  // there is none.
   bool EvictOne();
 
   // No entry of another version than `live` is found any more; says how many that were. O(versions): their pages come
-  // back with FreeDropped. Until then entries that somebody holds remain valid.
+  // back with EvictOne and FreeDropped. Until then entries that somebody holds remain valid.
   std::int64_t DropOthers(const Hash256& live);
-  void FreeDropped();
+  // Frees up to `most` entries that were dropped: a full cache has too many for the time between two steps.
+  void FreeDropped(std::int64_t most);
 
   std::int64_t entries() const;  // that can be found
 
  private:
   struct Tree;
   Tree* TreeOf(const Hash256& version) const;
+  bool FreeOneDropped();
   Entry* WholePage(const Tree& tree, const Entry& before, Tokens tokens) const;
   void FindPart(const Entry& before, Tokens tokens, std::int64_t most, Match& match) const;
 

@@ -19,6 +19,7 @@ std::int64_t WorstTokens(const GenerateRequest& request) {
   return std::ssize(request.prompt) + request.max_new_tokens - 1;
 }
 
+constexpr std::int64_t kFreedAStep = 64;  // entries of the prefix cache that a flip dropped: a few microseconds
 constexpr std::size_t kMostSkipped = 16;  // clients, at one admission: looking for shared state costs time
 
 bool IsOlder(const WeightVersion& a, const WeightVersion& b) { return a.run == b.run && a.number < b.number; }
@@ -245,6 +246,7 @@ void Scheduler::FinishStep(const std::vector<std::optional<SampledToken>>& sampl
   CHECK(answer == sampled.end());
   under_way_.clear();
   std::erase_if(running_, [](const auto& request) { return request->sink == nullptr; });
+  prefixes_.FreeDropped(kFreedAStep);
 }
 
 void Scheduler::FailStep(const Status& why, std::vector<Delivery>& deliveries) {

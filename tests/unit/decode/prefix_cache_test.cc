@@ -146,8 +146,37 @@ TEST_F(PrefixCacheTest, EntriesOfOtherVersionsAreOutOfReachAtOnceAndTheirPagesCo
   EXPECT_EQ(Found(kOther, {1, 2, 3, 4}, cache_), 4);
   EXPECT_EQ(cache_.entries(), 1);
   EXPECT_EQ(pages_.free(), 5);
-  cache_.FreeDropped();
+  cache_.FreeDropped(/*most=*/8);
   EXPECT_EQ(pages_.free(), 7);
+}
+
+TEST_F(PrefixCacheTest, DroppedEntriesComeBackAFewAtATimeAndBeforeLiveOnesAreEvicted) {
+  Enter(kVersion, {1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4}, cache_);
+  Enter(kOther, {1, 1, 1, 1}, cache_);
+  cache_.DropOthers(kOther);
+
+  cache_.FreeDropped(/*most=*/2);
+  EXPECT_EQ(pages_.free(), 5);
+  EXPECT_TRUE(cache_.EvictOne());
+  EXPECT_TRUE(cache_.EvictOne());
+  EXPECT_EQ(pages_.free(), 7);
+  EXPECT_EQ(Found(kOther, {1, 1, 1, 1}, cache_), 4);
+
+  EXPECT_TRUE(cache_.EvictOne());
+  EXPECT_EQ(cache_.entries(), 0);
+  EXPECT_FALSE(cache_.EvictOne());
+}
+
+TEST_F(PrefixCacheTest, APageThatARequestReadsStaysItsWhenItsEntryIsDropped) {
+  const auto chain = Enter(kVersion, {1, 1, 1, 1}, cache_);
+  pages_.Share(PrefixCache::PageOf(*chain[0]));
+  const std::int32_t page = PrefixCache::PageOf(*chain[0]);
+  cache_.DropOthers(kOther);
+
+  cache_.FreeDropped(/*most=*/1);
+  EXPECT_EQ(pages_.free(), 7);
+  pages_.Release(page);
+  EXPECT_EQ(pages_.free(), 8);
 }
 
 TEST_F(PrefixCacheTest, APageWithTheSameTokensIsEnteredOnce) {
