@@ -22,6 +22,15 @@ std::string KeyText(const TensorSpec& tensor) {
                      fmt::join(tensor.shape.begin(), tensor.shape.end(), ","));
 }
 
+Status CheckScope(const ManifestOffer& offer) {
+  if (offer.scope.empty() != !offer.base) return BadManifest("a scope and a base belong together");
+  for (const std::string& pattern : offer.scope)
+    RETURN_IF_ERROR(CheckText("pattern of the scope", pattern, kMaxNameBytes));
+  if (!offer.base) return OkStatus();
+  if (offer.base->run.empty()) return BadManifest("the base's run has no name");
+  return CheckText("the base's run", offer.base->run, kMaxRunBytes);
+}
+
 Status CheckLabels(const std::map<std::string, std::string>& labels) {
   if (labels.size() > kMaxLabels) {
     return BadManifest(fmt::format("{} labels, most={}", labels.size(), kMaxLabels));
@@ -90,6 +99,7 @@ Status CheckOffer(const ManifestOffer& offer) {
   RETURN_IF_ERROR(CheckText("run", offer.run, kMaxRunBytes));
   RETURN_IF_ERROR(CheckText("model", offer.model, kMaxModelBytes));
   RETURN_IF_ERROR(CheckLabels(offer.labels));
+  RETURN_IF_ERROR(CheckScope(offer));
   if (const Status status = CheckTensors(offer.tensors); !status.ok()) return BadManifest(status.message());
   for (std::size_t i = 1; i < offer.tensors.size(); ++i) {
     if (offer.tensors[i - 1].name < offer.tensors[i].name) continue;

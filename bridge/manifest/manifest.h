@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,10 @@ struct ManifestOffer {
   Hash256 sender_layout;
   std::map<std::string, std::string> labels;
   std::vector<QuantizationFamily> families;  // sorted by name
+  // Of a partial version: patterns of the tensors that are sent (PlanOptions::scope), and the version that has all
+  // others. The version is what both make together: `tensors`, and the digests of the seal, are of the whole.
+  std::vector<std::string> scope = {};
+  std::optional<WeightVersion> base = {};
   friend bool operator==(const ManifestOffer&, const ManifestOffer&) = default;
 };
 
@@ -73,7 +78,8 @@ Status CheckQuantizationFamilies(const std::vector<QuantizationFamily>& families
                                  const std::vector<TensorSpec>& tensors);
 
 // InvalidArgument "bad_manifest"  unsorted, duplicate or over-long names, empty run, too many labels; a family with a
-//                                member that is no tensor of the offer, or is in another family too
+//                                member that is no tensor of the offer, or is in another family too; a scope without a
+//                                base, or the other way round
 Status CheckOffer(const ManifestOffer& offer);
 
 }  // namespace bascule

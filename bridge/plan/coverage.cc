@@ -27,7 +27,7 @@ struct TensorCover {
 class CoverageProof {
  public:
   CoverageProof(const Plan& plan, const Layout& engine) : plan_(plan), engine_(engine), counted_(plan.tensors.size()) {
-    for (const RankLayout& rank : engine.ranks) ranks_.push_back(CoversOf(rank));
+    for (const RankLayout& rank : engine.ranks) ranks_.push_back(CoversOf(rank, plan));
   }
 
   Status AddSlices() {
@@ -50,6 +50,7 @@ class CoverageProof {
       }
     }
     for (std::size_t t = 0; t < counted_.size(); ++t) {
+      if (IsCarried(plan_, static_cast<std::int32_t>(t))) continue;
       const TensorSpec& tensor = plan_.tensors[t];
       const std::optional<CoverBreach> breach = FindBreach(Box::Whole(tensor.shape), counted_[t]);
       if (breach)
@@ -59,12 +60,13 @@ class CoverageProof {
   }
 
  private:
-  static std::vector<TensorCover> CoversOf(const RankLayout& rank) {
+  // What is carried over comes from the same place of the live version, row by row: no slice may be written there.
+  static std::vector<TensorCover> CoversOf(const RankLayout& rank, const Plan& plan) {
     std::vector<TensorCover> covers(rank.tensors.size());
     for (const MapRow& row : rank.rows) {
       TensorCover& cover = covers[static_cast<std::size_t>(row.local)];
       if (row.local_box.Empty()) continue;
-      if (row.logical == kFill) {
+      if (row.logical == kFill || IsCarried(plan, row.logical)) {
         cover.written.push_back(row.local_box);
       } else {
         cover.rows.push_back(&row);

@@ -71,9 +71,9 @@ class PieceTrie {
 
 // Which patterns match, and whether each has matched at all. Only patterns whose longest piece a name has are tried on
 // it, so that one pattern for each of many experts costs no more than one for all.
-class IgnoreList {
+class PatternList {
  public:
-  explicit IgnoreList(const std::vector<std::string>& patterns) : patterns_(patterns), matched_(patterns.size()) {
+  explicit PatternList(const std::vector<std::string>& patterns) : patterns_(patterns), matched_(patterns.size()) {
     for (std::size_t i = 0; i < patterns.size(); ++i) pieces_.Add(LongestPiece(patterns[i]), i);
   }
 
@@ -125,26 +125,48 @@ std::vector<std::string> WithNearest(const std::vector<std::string>& names, cons
   return described;
 }
 
+// What takes part: names that one of the patterns matches, or all where there is none.
+class Scope {
+ public:
+  explicit Scope(const std::vector<std::string>& patterns) : is_all_(patterns.empty()), patterns_(patterns) {}
+
+  bool Has(std::string_view name) { return is_all_ || patterns_.Matches(name); }
+  const PatternList& patterns() const { return patterns_; }
+
+ private:
+  const bool is_all_;
+  PatternList patterns_;
+};
+
 // Sets the names and both maps; whether the names will do is the caller's to judge.
-NameMatch PairNames(const std::vector<TensorSpec>& sender, const std::vector<TensorSpec>& engine, IgnoreList& ignored) {
+NameMatch PairNames(const std::vector<TensorSpec>& sender, const std::vector<TensorSpec>& engine, PatternList& ignored,
+                    Scope& scope) {
   NameMatch match{.engine_of_sender = std::vector<std::int32_t>(sender.size(), -1),
                   .sender_of_engine = std::vector<std::int32_t>(engine.size(), -1),
+                  .carried = {},
                   .names = {},
                   .pattern_tests = 0};
   const NameIndex known = IndexOf(engine);
   for (std::size_t s = 0; s < sender.size(); ++s) {
     const std::string& name = sender[s].name;
-    if (const auto found = known.find(name); found != known.end()) {
+    const bool in_scope = scope.Has(name);
+    if (const auto found = known.find(name); found == known.end()) {
+      (ignored.Matches(name) || !in_scope ? match.names.ignored : match.names.unexpected).push_back(name);
+    } else if (in_scope) {
       match.engine_of_sender[s] = found->second;
       match.sender_of_engine[static_cast<std::size_t>(found->second)] = static_cast<std::int32_t>(s);
-    } else {
-      (ignored.Matches(name) ? match.names.ignored : match.names.unexpected).push_back(name);
     }
   }
   for (std::size_t e = 0; e < engine.size(); ++e) {
-    (match.sender_of_engine[e] < 0 ? match.names.expected : match.names.loaded).push_back(engine[e].name);
+    if (match.sender_of_engine[e] >= 0) {
+      match.names.loaded.push_back(engine[e].name);
+    } else if (scope.Has(engine[e].name)) {
+      match.names.expected.push_back(engine[e].name);
+    } else {
+      match.carried.push_back(static_cast<std::int32_t>(e));
+    }
   }
-  match.pattern_tests = ignored.tests();
+  match.pattern_tests = ignored.tests() + scope.patterns().tests();
   return match;
 }
 
@@ -191,9 +213,14 @@ bool MatchesPattern(std::string_view pattern, std::string_view name) {
 }
 
 Result<NameMatch> MatchNames(const std::vector<TensorSpec>& sender, const std::vector<TensorSpec>& engine,
-                             const std::vector<std::string>& ignore) {
-  IgnoreList ignored(ignore);
-  NameMatch match = PairNames(sender, engine, ignored);
+                             const std::vector<std::string>& ignore, const std::vector<std::string>& scope) {
+  PatternList ignored(ignore);
+  Scope declared(scope);
+  NameMatch match = PairNames(sender, engine, ignored, declared);
+  if (const std::vector<std::string> unmatched = declared.patterns().Unmatched(); !unmatched.empty()) {
+    return Status::FailedPrecondition("scope_matches_nothing",
+                                      fmt::format("no tensor of trainer or engine matches {}", FirstOf(unmatched)));
+  }
   if (!match.names.expected.empty() || !match.names.unexpected.empty()) {
     return NamesDiffer(match.names, sender, engine);
   }
@@ -202,13 +229,17 @@ Result<NameMatch> MatchNames(const std::vector<TensorSpec>& sender, const std::v
         "ignore_matches_nothing",
         fmt::format("of the names that the engine does not know none matches {}", FirstOf(unmatched)));
   }
+  if (!scope.empty() && match.names.loaded.empty()) {
+    return Status::FailedPrecondition("scope_matches_nothing", "every tensor in scope is ignored");
+  }
   return match;
 }
 
 NameSets CompareNames(const std::vector<TensorSpec>& sender, const std::vector<TensorSpec>& engine,
                       const std::vector<std::string>& ignore) {
-  IgnoreList ignored(ignore);
-  return PairNames(sender, engine, ignored).names;
+  PatternList ignored(ignore);
+  Scope all({});
+  return PairNames(sender, engine, ignored, all).names;
 }
 
 }  // namespace bascule

@@ -6,6 +6,7 @@
 // Thread-safety: thread-compatible (values); read-only once made.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -53,7 +54,7 @@ struct Bucket {
 struct NameSets {
   std::vector<std::string> expected;    // the engine needs them and no sender has them
   std::vector<std::string> loaded;      // sent and consumed
-  std::vector<std::string> ignored;     // the sender has them and an ignore pattern names them
+  std::vector<std::string> ignored;     // the sender has them and an ignore pattern names them, or no scope does
   std::vector<std::string> unexpected;  // the sender has them and nobody knows them
   friend bool operator==(const NameSets&, const NameSets&) = default;
 };
@@ -61,7 +62,9 @@ struct NameSets {
 struct Plan {
   std::vector<TensorSpec> tensors;  // wire specs, in the engine's order
   std::vector<Route> routes;
-  std::vector<Bucket> buckets;  // in sending order; a bucket's number is its index
+  std::vector<Bucket> buckets;             // in sending order; a bucket's number is its index
+  std::vector<std::string> scope = {};     // PlanOptions::scope
+  std::vector<std::int32_t> carried = {};  // tensors outside it, ascending: no bucket has a part of them
   NameSets names;
   std::int64_t payload_bytes = 0;  // over all buckets, alignment gaps left out
   Hash256 sender_layout;
@@ -69,6 +72,11 @@ struct Plan {
   Hash256 digest;  // PlanDigest(*this), set by the planner
   friend bool operator==(const Plan&, const Plan&) = default;
 };
+
+// The engine keeps what it has of `tensor`, and carries it over into the version that the plan brings.
+inline bool IsCarried(const Plan& plan, std::int32_t tensor) {
+  return std::binary_search(plan.carried.begin(), plan.carried.end(), tensor);
+}
 
 // SHA-256 of a canonical encoding of everything above but `digest`.
 Hash256 PlanDigest(const Plan& plan);

@@ -22,6 +22,12 @@ void EncodeNames(const std::vector<std::string>& names, CanonicalEncoding& encod
   for (const std::string& name : names) encoding.Text(name);
 }
 
+void EncodeScope(const Plan& plan, CanonicalEncoding& encoding) {
+  EncodeNames(plan.scope, encoding);
+  encoding.Number(plan.carried.size());
+  for (const std::int32_t tensor : plan.carried) encoding.Number(tensor);
+}
+
 }  // namespace
 
 Hash256 PlanDigest(const Plan& plan) {
@@ -47,6 +53,7 @@ Hash256 PlanDigest(const Plan& plan) {
   encoding.Number(plan.payload_bytes);
   encoding.Hash(plan.sender_layout);
   encoding.Hash(plan.engine_layout);
+  if (!plan.scope.empty()) EncodeScope(plan, encoding);
   return encoding.Digest();
 }
 

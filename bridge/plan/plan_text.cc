@@ -46,6 +46,11 @@ std::string PlanText(const Plan& plan) {
   AppendNames("loaded", plan.names.loaded, text);
   AppendNames("ignored", plan.names.ignored, text);
   AppendNames("unexpected", plan.names.unexpected, text);
+  if (plan.scope.empty()) return text;
+  std::vector<std::string> carried;
+  for (const std::int32_t tensor : plan.carried) carried.push_back(plan.tensors[static_cast<std::size_t>(tensor)].name);
+  AppendNames("scope", plan.scope, text);
+  AppendNames("carried", carried, text);
   return text;
 }
 

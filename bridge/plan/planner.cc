@@ -46,6 +46,7 @@ Status CheckSpecs(const Layout& sender, const Layout& engine, const NameMatch& m
   std::vector<std::string> shapes;
   std::vector<std::string> dtypes;
   for (std::size_t t = 0; t < engine.tensors.size(); ++t) {
+    if (match.sender_of_engine[t] < 0) continue;
     const TensorSpec& wanted = engine.tensors[t];
     const TensorSpec& held = sender.tensors[static_cast<std::size_t>(match.sender_of_engine[t])];
     if (held.shape != wanted.shape) {
@@ -105,11 +106,23 @@ std::vector<Route> RoutesOf(const Slicing& slicing, const std::vector<RowRef>& s
   return routes;
 }
 
+// Per tensor of the plan. Those that are carried over are in no window.
+std::vector<std::int32_t> WindowsOfSent(const Plan& plan, std::int64_t window_bytes) {
+  const std::vector<TensorSpec> sent = SentTensors(plan);
+  const std::vector<std::int32_t> of_sent = WindowsOf(sent, window_bytes);
+  std::vector<std::int32_t> windows(plan.tensors.size(), -1);
+  auto next = of_sent.begin();
+  for (std::size_t t = 0; t < windows.size(); ++t) {
+    if (!IsCarried(plan, static_cast<std::int32_t>(t))) windows[t] = *next++;
+  }
+  return windows;
+}
+
 void FillBuckets(const Slicing& slicing, const Layout& sender, const Layout& engine, const PlanOptions& options,
                  Plan& plan) {
   const bool alike = sender == engine;
   const std::vector<RowRef> senders = alike ? TakeFromTwins(slicing) : BalanceSenders(slicing, sender.ranks.size());
-  const std::vector<std::int32_t> windows = WindowsOf(engine.tensors, options.window_bytes);
+  const std::vector<std::int32_t> windows = WindowsOfSent(plan, options.window_bytes);
   std::int32_t window = 0;
   BucketFiller filler(RoutesOf(slicing, senders), options.bucket_bytes);
   for (const Run& run : slicing.runs) {
@@ -140,13 +153,23 @@ std::vector<std::int32_t> WindowsOf(const std::vector<TensorSpec>& tensors, std:
   return windows;
 }
 
+std::vector<TensorSpec> SentTensors(const Plan& plan) {
+  std::vector<TensorSpec> sent;
+  for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
+    if (!IsCarried(plan, static_cast<std::int32_t>(t))) sent.push_back(plan.tensors[t]);
+  }
+  return sent;
+}
+
 Result<Plan> MakePlan(const Layout& sender, const Layout& engine, const PlanOptions& options) {
   RETURN_IF_ERROR(CheckInput(sender, engine, options));
-  ASSIGN_OR_RETURN(NameMatch match, MatchNames(sender.tensors, engine.tensors, options.ignore));
+  ASSIGN_OR_RETURN(NameMatch match, MatchNames(sender.tensors, engine.tensors, options.ignore, options.scope));
   RETURN_IF_ERROR(CheckSpecs(sender, engine, match));
   ASSIGN_OR_RETURN(const Slicing slicing, SliceTensors(sender, engine, match, options.bucket_bytes));
   Plan plan;
   plan.tensors = engine.tensors;
+  plan.scope = options.scope;
+  plan.carried = std::move(match.carried);
   FillBuckets(slicing, sender, engine, options, plan);
   plan.names = std::move(match.names);
   RETURN_IF_ERROR(ProveCoverage(plan, engine));

@@ -112,6 +112,7 @@ Result<Slicing> SliceTensors(const Layout& sender, const Layout& engine, const N
   const std::vector<TensorRows> engine_rows = RowsByTensor(engine, count, [](std::int32_t logical) { return logical; });
   Slicing slicing;
   for (std::size_t t = 0; t < count; ++t) {
+    if (match.sender_of_engine[t] < 0) continue;
     TensorSlicer slicer(static_cast<std::int32_t>(t), engine.tensors[t], bucket_bytes, slicing);
     RETURN_IF_ERROR(slicer.Slice(sender_rows[t], engine_rows[t]));
   }

@@ -48,7 +48,7 @@ struct Slicing {
 // The boxes of a run of a tensor of this type, in row-major order, each of at most `bucket_bytes` on the wire.
 std::vector<Box> PartsOf(const Box& box, DType wire_type, std::int64_t bucket_bytes);
 
-// Every element that an engine row needs, once.
+// Every element that an engine row needs of the tensors that `match` pairs, once.
 //
 // FailedPrecondition "not_covered"  no sender row has an element: tensor, engine rank, box
 Result<Slicing> SliceTensors(const Layout& sender, const Layout& engine, const NameMatch& match,

@@ -67,9 +67,13 @@ struct Offer {
 // Receiver -> publisher: shadow memory is reserved, send. Routes that are not open yet are dialled now.
 struct Accept {
   SessionId session;
+  // To an offer with a base: its digests, all of them, in the order of ManifestOffer::tensors. What the scope leaves
+  // out has been carried over by now.
+  std::vector<TensorDigest> base = {};
 };
 
-// Publisher -> receiver: every bucket has been acknowledged; these are the digests.
+// Publisher -> receiver: every bucket has been acknowledged; these are the digests, of a partial version those of the
+// base where nothing was sent.
 struct Seal {
   SessionId session;
   ManifestSeal manifest;

@@ -213,6 +213,8 @@ void ToProto(const ManifestOffer& offer, v1::ManifestOffer* proto) {
     added->set_scheme(family.scheme);
     added->mutable_members()->Add(family.members.begin(), family.members.end());
   }
+  proto->mutable_scope()->Add(offer.scope.begin(), offer.scope.end());
+  if (offer.base) ToProto(*offer.base, proto->mutable_base());
 }
 
 Result<ManifestOffer> FromProto(const v1::ManifestOffer& proto) {
@@ -230,6 +232,10 @@ Result<ManifestOffer> FromProto(const v1::ManifestOffer& proto) {
   for (const auto& [label, text] : proto.labels()) offer.labels[label] = text;
   for (const v1::QuantizationFamily& family : proto.families()) {
     offer.families.push_back({family.name(), family.scheme(), {family.members().begin(), family.members().end()}});
+  }
+  offer.scope.assign(proto.scope().begin(), proto.scope().end());
+  if (proto.has_base()) {
+    ASSIGN_OR_RETURN(offer.base, FromProto(proto.base()));
   }
   return offer;
 }

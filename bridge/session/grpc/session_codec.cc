@@ -98,9 +98,17 @@ Result<SessionMessage> Decode(const v1::Offer& proto) {
 
 void Encode(const Accept& accept, v1::SessionMessage& message) {
   message.mutable_accept()->set_session(accept.session.value);
+  for (const TensorDigest& digest : accept.base) ToProto(digest, message.mutable_accept()->add_base());
 }
 
-Result<SessionMessage> Decode(const v1::Accept& proto) { return SessionMessage(Accept{SessionId{proto.session()}}); }
+Result<SessionMessage> Decode(const v1::Accept& proto) {
+  Accept accept{SessionId{proto.session()}};
+  for (const v1::TensorDigest& lanes : proto.base()) {
+    ASSIGN_OR_RETURN(const TensorDigest digest, DigestFromProto("accept.base", lanes));
+    accept.base.push_back(digest);
+  }
+  return SessionMessage(std::move(accept));
+}
 
 void Encode(const Seal& seal, v1::SessionMessage& message) {
   message.mutable_seal()->set_session(seal.session.value);

@@ -36,6 +36,7 @@ void ToProto(const PlanOptions& options, v1::PlanOptions* proto) {
   proto->set_bucket_bytes(options.bucket_bytes);
   for (const std::string& pattern : options.ignore) proto->add_ignore(pattern);
   proto->set_window_bytes(options.window_bytes);
+  for (const std::string& pattern : options.scope) proto->add_scope(pattern);
 }
 
 void ToProto(const FlipReport& report, v1::FlipReport* proto) {
@@ -65,7 +66,8 @@ std::int64_t MicrosecondsOf(Duration time) {
 PlanOptions FromProto(const v1::PlanOptions& proto) {
   return {.bucket_bytes = proto.bucket_bytes(),
           .ignore = {proto.ignore().begin(), proto.ignore().end()},
-          .window_bytes = proto.window_bytes()};
+          .window_bytes = proto.window_bytes(),
+          .scope = {proto.scope().begin(), proto.scope().end()}};
 }
 
 Result<TransportKind> TransportFromProto(std::string_view field, v1::Transport transport) {

@@ -29,6 +29,8 @@ std::vector<SessionMessage> OneMessageOfEach() {
   manifest.sender_layout = SampleHash(1);
   manifest.labels = {{"step", "7"}, {"", ""}};
   manifest.families = {{"m", "fp8 128x128 weight_scale_inv", {"m.weight", "m.weight_scale_inv"}}};
+  manifest.scope = {"m.*", "scalar"};
+  manifest.base = {"run", 6, SampleHash(9)};
   Offer offer{SessionId{5},
               3,
               true,
@@ -54,10 +56,10 @@ std::vector<SessionMessage> OneMessageOfEach() {
   reply.max_credits = 8;
   FlipReport report{{"run", 8, SampleHash(4)}, 77, 12.5, {1, 2, 3, 4, 5, 6, 7, {{"images", 8, 9}}}};
   return {
-      Hello{kWireVersion, InstanceId{1}, "a model", SampleLayout(), {4096, {"*.bias", ""}}},
+      Hello{kWireVersion, InstanceId{1}, "a model", SampleLayout(), {4096, {"*.bias", ""}, 0, {"m.*"}}},
       reply,
       offer,
-      Accept{SessionId{1}},
+      Accept{SessionId{1}, {TensorDigest{{5, 6, 7, 8}}, TensorDigest{}}},
       Seal{SessionId{2}, {{TensorDigest{{1, 2, 3, ~std::uint64_t{0}}}, TensorDigest{}}, SampleHash(5)}},
       Missing{SessionId{3}, {0, 7, 4'000'000'000}},
       Ready{SessionId{4}, 1.5, 0.25},

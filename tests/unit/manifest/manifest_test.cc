@@ -57,6 +57,9 @@ TEST(ManifestTest, AGoodOfferPassesAndAnEmptyModelIsAllowed) {
   ManifestOffer offer = GoodOffer();
   offer.model.clear();
   EXPECT_TRUE(CheckOffer(offer).ok());
+  offer.scope = {"a*", "b"};
+  offer.base = {"grpo-17", 2, {}};
+  EXPECT_TRUE(CheckOffer(offer).ok());
 }
 
 struct BadOfferCase {
@@ -87,9 +90,32 @@ TEST(ManifestTest, EveryRuleOfAnOfferIsChecked) {
        "65 labels"},
       {[](ManifestOffer& o) { o.families[0].members.pop_back(); }, "family m has no scale"},
       {[](ManifestOffer& o) { o.families[0].members[1] = "c"; }, "family m: c is not offered"},
-      {[](ManifestOffer& o) { o.families.push_back({"n", "", {"a", "b"}}); }, "in two families"},
+      {[](ManifestOffer& o) {
+         o.families.push_back({"n", "", {"a", "b"}});
+       },
+       "in two families"},
       {[](ManifestOffer& o) { o.families.push_back(o.families[0]); }, "unsorted: family m before m"},
       {[](ManifestOffer& o) { o.families[0].scheme = std::string(1025, 's'); }, "1025 bytes"},
+      {[](ManifestOffer& o) { o.scope = {"a"}; }, "belong together"},
+      {[](ManifestOffer& o) {
+         o.base = {"run", 2, {}};
+       },
+       "belong together"},
+      {[](ManifestOffer& o) {
+         o.scope = {std::string(1025, '*')};
+         o.base = {"run", 2, {}};
+       },
+       "1025 bytes"},
+      {[](ManifestOffer& o) {
+         o.scope = {"a"};
+         o.base = {"", 2, {}};
+       },
+       "base's run has no name"},
+      {[](ManifestOffer& o) {
+         o.scope = {"a"};
+         o.base = {std::string(257, 'r'), 2, {}};
+       },
+       "257 bytes"},
   };
   for (const BadOfferCase& c : cases) {
     ManifestOffer offer = GoodOffer();

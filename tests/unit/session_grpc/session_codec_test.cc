@@ -48,6 +48,7 @@ TEST(SessionCodecTest, EveryMessageSurvivesTheRoundTrip) {
   EXPECT_EQ(offer.frame_bytes, std::int64_t{1} << 33);
   EXPECT_EQ(offer.time_left, std::chrono::microseconds(1'500'001));
   EXPECT_TRUE(offer.take_over);
+  EXPECT_EQ(std::get<Accept>(*DecodeSessionMessage(EncodeSessionMessage(all[3]))).base, std::get<Accept>(all[3]).base);
   EXPECT_EQ(std::get<Seal>(*DecodeSessionMessage(EncodeSessionMessage(all[4]))).manifest,
             std::get<Seal>(all[4]).manifest);
   EXPECT_EQ(std::get<Missing>(*DecodeSessionMessage(EncodeSessionMessage(all[5]))).buckets,
