@@ -1,7 +1,11 @@
 #include "engine_side/connection.h"
 
+#include <algorithm>
+#include <set>
+
 #include "base/log.h"
 #include "bridge/session/session_of.h"
+#include "engine_side/carry_over.h"
 #include "engine_side/rollback.h"
 
 namespace bascule {
@@ -9,6 +13,21 @@ namespace {
 
 constexpr Duration kHelloWait = std::chrono::seconds(30);
 constexpr Duration kIdleWait = std::chrono::hours(1);
+
+// Scales of one version under the weight of another mean nothing.
+Status CheckFamiliesAreWhole(const Plan& plan, const std::vector<QuantizationFamily>& families) {
+  std::set<std::string_view> carried;
+  for (const std::int32_t tensor : plan.carried) carried.insert(plan.tensors[static_cast<std::size_t>(tensor)].name);
+  for (const QuantizationFamily& family : families) {
+    const auto outside =
+        std::ranges::count_if(family.members, [&](const auto& name) { return carried.contains(name); });
+    if (outside == 0 || outside == std::ssize(family.members)) continue;
+    return Status::FailedPrecondition(
+        "family_split", fmt::format("the scope has {} of {} tensors of {} ({})", std::ssize(family.members) - outside,
+                                    family.members.size(), family.name, family.scheme));
+  }
+  return OkStatus();
+}
 
 }  // namespace
 
@@ -153,21 +172,24 @@ Status Connection::CheckOffered(const Offer& offer) const {
     return Status::FailedPrecondition(
         "plan_mismatch", fmt::format("publisher={} engine={}", offer.plan_digest.ToHex(), plan.digest.ToHex()));
   }
-  bool same = manifest.sender_layout == plan.sender_layout && manifest.tensors.size() == plan.tensors.size();
+  bool same = manifest.sender_layout == plan.sender_layout && manifest.scope == plan.scope &&
+              manifest.tensors.size() == plan.tensors.size();
   for (std::size_t i = 0; same && i < plan.tensors.size(); ++i) {
     same = manifest.tensors[i] == plan.tensors[plan_->manifest_order[i]];
   }
   if (!same) {
-    return Status::FailedPrecondition("manifest_mismatch", "tensors or sender layout of the offer are not the plan's");
+    return Status::FailedPrecondition("manifest_mismatch",
+                                      "tensors, scope or sender layout of the offer are not the plan's");
   }
   RETURN_IF_ERROR(CheckFamilies(manifest.families));
-  return CheckLimits(offer);
+  RETURN_IF_ERROR(CheckLimits(offer));
+  return manifest.base ? CheckBase(parts_.slots.live(), *manifest.base) : OkStatus();
 }
 
 // A weight under the scales of another scheme has all the right shapes.
 Status Connection::CheckFamilies(const std::vector<QuantizationFamily>& offered) const {
   const std::vector<QuantizationFamily>& own = parts_.options.families;
-  if (offered == own) return OkStatus();
+  if (offered == own) return CheckFamiliesAreWhole(plan_->plan, own);
   const auto [theirs, ours] = std::ranges::mismatch(offered, own);
   const auto shown = [](const auto& families, const auto& at) {
     return at == families.end() ? "none" : fmt::format("{} ({})", at->name, at->scheme);

@@ -21,7 +21,8 @@ struct HistoryEntry {
   bool committed = false;
   Status why;  // of an abort
   std::chrono::system_clock::time_point at;
-  std::int64_t bytes = 0;
+  std::int64_t bytes = 0;          // received
+  std::int64_t carried_bytes = 0;  // copied from the version before: a partial one
   double stage_ms = 0;
   double verify_ms = 0;
   double flip_stall_us = 0;

@@ -11,6 +11,22 @@ namespace {
 // A receiver serves one trainer, or few that take turns.
 constexpr std::size_t kCachedPlans = 4;
 
+// The engine's own map says where a tensor lies in the live slot, and so where it goes in another one.
+Status AddCarried(const Layout& engine_layout, ReceivePlan& receive) {
+  if (receive.plan.carried.empty()) return OkStatus();
+  ASSIGN_OR_RETURN(const Plan whole, MakePlan(PlainLayout(engine_layout.tensors), engine_layout, PlanOptions{}));
+  for (const Bucket& bucket : whole.buckets) {
+    CarriedPart part{.engine_rank = whole.routes[static_cast<std::size_t>(bucket.route)].engine_rank, .slices = {}};
+    for (const Slice& slice : bucket.slices) {
+      if (!IsCarried(receive.plan, slice.tensor)) continue;
+      part.slices.push_back(slice);
+      receive.carried_bytes += slice.payload_bytes;
+    }
+    if (!part.slices.empty()) receive.carried.push_back(std::move(part));
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 ReceivePlan MakeReceivePlan(Plan plan) {
@@ -36,7 +52,9 @@ Result<std::shared_ptr<const ReceivePlan>> ReceivePlanCache::PlanFor(const Layou
   const Hash256 sender = LayoutDigest(sender_layout);
   if (auto found = Find(sender, options)) return found;
   ASSIGN_OR_RETURN(Plan plan, MakePlan(sender_layout, engine_layout_, options));
-  auto made = std::make_shared<const ReceivePlan>(MakeReceivePlan(std::move(plan)));
+  ReceivePlan receive = MakeReceivePlan(std::move(plan));
+  RETURN_IF_ERROR(AddCarried(engine_layout_, receive));
+  auto made = std::make_shared<const ReceivePlan>(std::move(receive));
   MutexLock lock(mu_);
   entries_.push_front(Entry{sender, options, made});
   if (entries_.size() > kCachedPlans) entries_.pop_back();

@@ -16,9 +16,18 @@
 
 namespace bascule {
 
+// What an engine rank copies from the version that is live to the one that is staged: a bucket's worth at most. A
+// slice's engine box is its place in both; its sender's is nobody's.
+struct CarriedPart {
+  int engine_rank = 0;
+  std::vector<Slice> slices;
+};
+
 // Thread-safety: thread-compatible (a value); read-only once made.
 struct ReceivePlan {
   Plan plan;
+  std::vector<CarriedPart> carried;  // all of Plan::carried, on every rank that holds it
+  std::int64_t carried_bytes = 0;
   std::vector<DigestKey> keys;              // per plan tensor
   std::vector<std::size_t> manifest_order;  // plan tensors by name: the order of a manifest
   std::int64_t largest_frame_bytes = 0;
@@ -28,6 +37,7 @@ struct ReceivePlan {
   }
 };
 
+// Of a plan without a scope.
 ReceivePlan MakeReceivePlan(Plan plan);
 
 // The plans of the last few sender layouts for one engine layout. Thread-safety: thread-safe.

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/start_worker.h"
 #include "bridge/plan/bucket_tensors.h"
+#include "engine_side/carry_over.h"
 #include "kernels/pack.h"
 
 namespace bascule {
@@ -67,7 +68,8 @@ void ReceiveSession::Begin(std::optional<LentMemory> lent) {
                                                .session = terms_.offer.session,
                                                .version = version_,
                                                .received_bytes = 0,
-                                               .total_bytes = terms_.plan->plan.payload_bytes});
+                                               .total_bytes = terms_.plan->plan.payload_bytes,
+                                               .carried_bytes = terms_.plan->carried_bytes});
     lent_ = std::move(lent);
     auto preparer = StartWorker("session", [this](std::stop_token stop) { Prepare(stop); });
     started = preparer.status();
@@ -88,7 +90,7 @@ void ReceiveSession::Prepare(std::stop_token stop) {
     accepted_ = accepted;
     accepted_at_ = last_bucket_at_ = parts_.clock.Now();
   }
-  if (accepted) send_(Accept{terms_.offer.session});
+  if (accepted) send_(Acceptance());
   {
     MutexLock lock(mu_);
     WorkDone();
@@ -97,16 +99,37 @@ void ReceiveSession::Prepare(std::stop_token stop) {
 }
 
 Status ReceiveSession::ReserveAndFill(std::stop_token stop) {
-  ASSIGN_OR_RETURN(const int slot,
-                   lent_ ? parts_.slots.ReserveLent(std::move(lent_->ranks), terms_.deadline, std::move(stop))
-                         : parts_.slots.ReserveShadow(terms_.deadline, std::move(stop)));
+  ASSIGN_OR_RETURN(const int slot, lent_ ? parts_.slots.ReserveLent(std::move(lent_->ranks), terms_.deadline, stop)
+                                         : parts_.slots.ReserveShadow(terms_.deadline, stop));
   {
     MutexLock lock(mu_);
     slot_ = slot;
   }
   staging_.emplace(*terms_.plan, parts_.slots, slot);
   verifier_.emplace(*terms_.plan, parts_.slots.layout(), staging_->memory(), parts_.slots.work());
-  return lent_ ? OkStatus() : staging_->FillPadding();
+  if (lent_) return OkStatus();
+  RETURN_IF_ERROR(staging_->FillPadding());
+  return terms_.offer.manifest.base ? CarryOverBase(stop) : OkStatus();
+}
+
+Status ReceiveSession::CarryOverBase(const std::stop_token& stop) {
+  ASSIGN_OR_RETURN(base_, CarryOver({.plan = *terms_.plan,
+                                     .base = *terms_.offer.manifest.base,
+                                     .slots = parts_.slots,
+                                     .staging = *staging_,
+                                     .verifier = *verifier_,
+                                     .manners = parts_.options.staging,
+                                     .clock = parts_.clock},
+                                    stop));
+  CHECK(base_.size() == terms_.plan->plan.tensors.size());
+  return OkStatus();
+}
+
+Accept ReceiveSession::Acceptance() const {
+  Accept accept{terms_.offer.session};
+  if (base_.empty()) return accept;
+  for (const std::size_t tensor : terms_.plan->manifest_order) accept.base.push_back(base_[tensor]);
+  return accept;
 }
 
 void ReceiveSession::OnLent() {
@@ -431,6 +454,7 @@ HistoryEntry ReceiveSession::Row() const {
   HistoryEntry row;
   row.version = version_;
   row.bytes = received_bytes_;
+  row.carried_bytes = terms_.plan->carried_bytes;
   row.stage_ms = MsOf(last_bucket_at_ - accepted_at_);
   row.verify_ms = verify_ms_;
   return row;

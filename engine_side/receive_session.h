@@ -71,6 +71,8 @@ class ReceiveSession {
  private:
   void Prepare(std::stop_token stop) EXCLUDES(mu_);
   Status ReserveAndFill(std::stop_token stop) EXCLUDES(mu_);
+  Status CarryOverBase(const std::stop_token& stop);
+  Accept Acceptance() const;
 
   BucketAck OnUnreadableFrame(const Status& why) EXCLUDES(mu_);
   Status CheckBucket(int route, const BucketHeader& header, const ReceivedFrame& frame) const;
@@ -118,6 +120,7 @@ class ReceiveSession {
   std::optional<LentMemory> lent_;  // without its memory, which the slot has
   std::optional<Staging> staging_;
   std::optional<Verifier> verifier_;
+  std::vector<TensorDigest> base_;  // per plan tensor; empty without a base
   Worker preparer_;
 };
 

@@ -43,11 +43,27 @@ Status Staging::FillPadding() const {
 
 Result<std::vector<TensorDigest>> Staging::PlaceAndDigest(const Bucket& bucket, std::span<const BoxView> from,
                                                           FrameMemory memory) const {
-  const int engine_rank = plan_.engine_rank(bucket);
+  return Place(plan_.engine_rank(bucket), bucket.slices, from, memory);
+}
+
+Result<std::vector<TensorDigest>> Staging::CarryAndDigest(const CarriedPart& part, const WeightLease& live) const {
+  const std::vector<LocalTensor>& tensors = slots_.layout().ranks[static_cast<std::size_t>(part.engine_rank)].tensors;
+  std::vector<BoxView> from;
+  from.reserve(part.slices.size());
+  for (const Slice& slice : part.slices) {
+    const Dims& shape = tensors[static_cast<std::size_t>(slice.engine_tensor)].shape;
+    from.push_back(
+        {live.Tensor(part.engine_rank, slice.engine_tensor).data(), PlaceIn(slice.engine_box, shape), nullptr});
+  }
+  return Place(part.engine_rank, part.slices, from, slots_.work().OnHost() ? FrameMemory::kHost : FrameMemory::kDevice);
+}
+
+Result<std::vector<TensorDigest>> Staging::Place(int engine_rank, std::span<const Slice> slices,
+                                                 std::span<const BoxView> from, FrameMemory memory) const {
   std::vector<Placement> boxes;
-  boxes.reserve(bucket.slices.size());
-  for (std::size_t s = 0; s < bucket.slices.size(); ++s) {
-    const Slice& slice = bucket.slices[s];
+  boxes.reserve(slices.size());
+  for (std::size_t s = 0; s < slices.size(); ++s) {
+    const Slice& slice = slices[s];
     boxes.push_back({{BoxOfSlice(plan_, slots_.layout(), slice, engine_rank, slice.logical_box),
                       slots_.ShadowTensor(slot_, engine_rank, slice.engine_tensor).data()},
                      from[s]});

@@ -39,9 +39,14 @@ class Staging {
   // written there, whatever happens to the sources meanwhile. Errors of SlotWork.
   Result<std::vector<TensorDigest>> PlaceAndDigest(const Bucket& bucket, std::span<const BoxView> from,
                                                    FrameMemory memory) const;
+  // The same with what lies in the same places of `live`.
+  Result<std::vector<TensorDigest>> CarryAndDigest(const CarriedPart& part, const WeightLease& live) const;
   TensorMemory memory() const;
 
  private:
+  Result<std::vector<TensorDigest>> Place(int engine_rank, std::span<const Slice> slices, std::span<const BoxView> from,
+                                          FrameMemory memory) const;
+
   const ReceivePlan& plan_;
   WeightSlots& slots_;
   const int slot_;

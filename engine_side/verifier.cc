@@ -30,7 +30,8 @@ Verifier::Verifier(const ReceivePlan& plan, const Layout& engine_layout, TensorM
       engine_layout_(engine_layout),
       memory_(std::move(memory)),
       work_(work),
-      noted_(plan.plan.buckets.size()) {}
+      noted_(plan.plan.buckets.size()),
+      carried_(plan.carried.size()) {}
 
 Status Verifier::NoteEveryBucket() {
   std::vector<SlotSource> boxes;
@@ -153,6 +154,10 @@ void Verifier::ForEachSlice(const std::function<void(const PlacedSlice&)>& visit
       visit({&bucket.slices[s], plan_.engine_rank(bucket), noted_[b][s]});
     }
   }
+  for (std::size_t p = 0; p < carried_.size(); ++p) {
+    const CarriedPart& part = plan_.carried[p];
+    for (std::size_t s = 0; s < part.slices.size(); ++s) visit({&part.slices[s], part.engine_rank, carried_[p][s]});
+  }
 }
 
 // The digest of zeros is zero under any key, and of nothing else that differs in one word.
@@ -178,11 +183,9 @@ Status CheckPaddingIsZero(const TensorMemory& memory, const Layout& engine_layou
 
 std::string Verifier::RanksOf(std::int32_t tensor) const {
   std::set<int> ranks;
-  for (const Bucket& bucket : plan_.plan.buckets) {
-    for (const Slice& slice : bucket.slices) {
-      if (slice.tensor == tensor && slice.counts) ranks.insert(plan_.engine_rank(bucket));
-    }
-  }
+  ForEachSlice([&](const PlacedSlice& placed) {
+    if (placed.slice->tensor == tensor && placed.slice->counts) ranks.insert(placed.engine_rank);
+  });
   return fmt::format("{}", fmt::join(ranks, ","));
 }
 

@@ -25,7 +25,8 @@ Status CheckVersionDigest(const ManifestOffer& offer, const ManifestSeal& seal);
 
 // Errors: also those of SlotWork.
 //
-// Thread-safety: Note of different buckets may run at once; the checks want every bucket noted.
+// Thread-safety: Note of different buckets, and NoteCarried, may run at once; the checks want every bucket and every
+// carried part noted.
 class Verifier {
  public:
   // All but `memory` are borrowed; `work` is at home in that memory.
@@ -33,6 +34,8 @@ class Verifier {
 
   // The digests of every slice of a bucket as it lies in memory, in order.
   void Note(std::uint32_t bucket, std::vector<TensorDigest> slices) { noted_[bucket] = std::move(slices); }
+  // Likewise of a part that is carried over, by its number in the plan.
+  void NoteCarried(std::size_t part, std::vector<TensorDigest> slices) { carried_[part] = std::move(slices); }
   // Notes all buckets, as they lie in memory now.
   Status NoteEveryBucket();
 
@@ -72,7 +75,8 @@ class Verifier {
   const Layout& engine_layout_;
   const TensorMemory memory_;
   SlotWork& work_;
-  std::vector<std::vector<TensorDigest>> noted_;  // per bucket, per slice
+  std::vector<std::vector<TensorDigest>> noted_;    // per bucket, per slice
+  std::vector<std::vector<TensorDigest>> carried_;  // per carried part, per slice
 };
 
 // No fill box has another byte than zero.

@@ -81,7 +81,8 @@ struct SessionProgress {
   SessionId session;
   WeightVersion version;  // digest zero until sealed
   std::int64_t received_bytes = 0;
-  std::int64_t total_bytes = 0;
+  std::int64_t total_bytes = 0;    // to receive
+  std::int64_t carried_bytes = 0;  // of a partial version: copied from the live one
 };
 
 struct ReceiverStatus {

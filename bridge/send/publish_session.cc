@@ -85,6 +85,23 @@ Status PublishSession::SendVersion() {
 
 Status PublishSession::OfferVersion() {
   connection_.Enter(SendPhase::kOffer);
+  if (connection_.plan().scope.empty() == offer_.base.has_value()) {
+    return Status::InvalidArgument("bad_manifest", "a scope and a base belong together");
+  }
+  RETURN_IF_ERROR(connection_.inbox().Send(Offer{.session = session_,
+                                                 .term = offer_.term,
+                                                 .take_over = offer_.take_over,
+                                                 .manifest = Manifest(),
+                                                 .plan_digest = connection_.plan().digest,
+                                                 .transport = connection_.transport(),
+                                                 .frame_bytes = connection_.frame_bytes(),
+                                                 .credits = connection_.credits(),
+                                                 .time_left = deadline_.Left(clock_)}));
+  ASSIGN_OR_RETURN(const Accept accept, Expect<Accept>());
+  return offer_.base ? TakeBase(accept.base) : OkStatus();
+}
+
+ManifestOffer PublishSession::Manifest() const {
   const Plan& plan = connection_.plan();
   ManifestOffer manifest{.run = offer_.run,
                          .number = offer_.number,
@@ -93,18 +110,27 @@ Status PublishSession::OfferVersion() {
                          .tensors = {},
                          .sender_layout = plan.sender_layout,
                          .labels = offer_.labels,
-                         .families = offer_.families};
+                         .families = offer_.families,
+                         .scope = plan.scope,
+                         .base = offer_.base};
   for (const std::size_t tensor : by_name_) manifest.tensors.push_back(plan.tensors[tensor]);
-  RETURN_IF_ERROR(connection_.inbox().Send(Offer{.session = session_,
-                                                 .term = offer_.term,
-                                                 .take_over = offer_.take_over,
-                                                 .manifest = std::move(manifest),
-                                                 .plan_digest = plan.digest,
-                                                 .transport = connection_.transport(),
-                                                 .frame_bytes = connection_.frame_bytes(),
-                                                 .credits = connection_.credits(),
-                                                 .time_left = deadline_.Left(clock_)}));
-  return Expect<Accept>().status();
+  return manifest;
+}
+
+// The engine's word for what its live version is made of is worth what it hashes to.
+Status PublishSession::TakeBase(const std::vector<TensorDigest>& digests) {
+  const std::vector<TensorSpec>& tensors = connection_.plan().tensors;
+  if (digests.size() != tensors.size()) {
+    return Status::DataLoss("bad_message",
+                            fmt::format("Accept has {} digests of {} tensors", digests.size(), tensors.size()));
+  }
+  base_.resize(tensors.size());
+  for (std::size_t i = 0; i < by_name_.size(); ++i) base_[by_name_[i]] = digests[i];
+  const Hash256 digest = VersionDigestOf(tensors, base_);
+  if (digest == offer_.base->digest) return OkStatus();
+  return Status::DataLoss("digest_mismatch",
+                          fmt::format("the engine's tensors of base {} have digest {}, the base has {}",
+                                      offer_.base->ToString(), digest.ToHex(), offer_.base->digest.ToHex()));
 }
 
 Status PublishSession::OpenRoutes() {
@@ -167,6 +193,7 @@ Status PublishSession::SendSeal(const SessionSending& sending) {
     if (const auto recorded = offer_.recorded.find(tensor.name); recorded != offer_.recorded.end()) {
       totals[t] = recorded->second;
     }
+    if (IsCarried(connection_.plan(), static_cast<std::int32_t>(t))) totals[t] = base_[t];
   }
   ManifestSeal seal{.digests = {}, .version_digest = VersionDigestOf(connection_.plan().tensors, totals)};
   for (const std::size_t tensor : by_name_) seal.digests.push_back(totals[tensor]);

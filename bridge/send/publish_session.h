@@ -36,6 +36,7 @@ struct VersionOffer {
   std::vector<QuantizationFamily> families;
   std::uint64_t term = 1;
   bool take_over = false;
+  std::optional<WeightVersion> base = {};  // see ManifestOffer; where the connection's plan has a scope
   // Digests of tensors in the wire types, by name, where they are on record: an artifact's manifest. The engine then
   // proves its memory against the record, not against what the source happens to hold now.
   std::map<std::string, TensorDigest> recorded;
@@ -70,6 +71,8 @@ class PublishSession {
  private:
   Status RunPhases();
   Status OfferVersion();
+  ManifestOffer Manifest() const;
+  Status TakeBase(const std::vector<TensorDigest>& digests);
   Status OpenRoutes();
   Status SendVersion();
   Status SendBuckets(SessionSending& sending);
@@ -102,6 +105,7 @@ class PublishSession {
   const SessionId session_ = SessionId::Mint();
   const BucketPacker packer_;
   std::vector<std::size_t> by_name_;  // plan tensors in the order of the manifest
+  std::vector<TensorDigest> base_;    // per plan tensor; empty without a base
   bool engine_ended_ = false;         // by an Abort
   SendReport report_;
 };

@@ -47,6 +47,7 @@ void Fill(const SessionProgress& session, v1::SessionStatus& out) {
   out.set_version(session.version.number);
   out.set_received_bytes(session.received_bytes);
   out.set_total_bytes(session.total_bytes);
+  out.set_carried_bytes(session.carried_bytes);
 }
 
 void Fill(const CacheDaemonStatus& cache, v1::CacheStatus& out) {
@@ -140,6 +141,7 @@ void Fill(const HistoryEntry& entry, v1::HistoryRow& out) {
   if (!entry.why.ok()) Fill(entry.why, *out.mutable_why());
   out.set_at_unix_ms(UnixMs(entry.at));
   out.set_bytes(entry.bytes);
+  out.set_carried_bytes(entry.carried_bytes);
   out.set_stage_ms(entry.stage_ms);
   out.set_verify_ms(entry.verify_ms);
   out.set_flip_stall_us(entry.flip_stall_us);

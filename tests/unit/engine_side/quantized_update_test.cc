@@ -89,12 +89,19 @@ class Holder {
 
   // `recorded` digests, where given, are those that the version must have.
   Status Publish(const WeightSource& source, std::uint64_t number, const std::vector<TensorDigest>& recorded = {}) {
+    return Publish(source, number, recorded, {});
+  }
+  // What `scope` leaves out, where it is one, stays as it is.
+  Status Publish(const WeightSource& source, std::uint64_t number, const std::vector<TensorDigest>& recorded,
+                 const std::vector<std::string>& scope) {
     LoopbackDialer dialer(network_);
     ConnectionOptions connection;
     connection.address = "engine";
     connection.control = &control_;
     connection.transports = {&dialer};
     VersionOffer offer{.run = "run", .number = number, .new_run = number == 1, .labels = {}, .families = families_};
+    connection.plan.scope = scope;
+    if (!scope.empty()) offer.base = receiver_->status().live;
     for (std::size_t t = 0; t < recorded.size(); ++t) offer.recorded[source.layout().tensors[t].name] = recorded[t];
     return PublishOnce(source, std::move(connection), std::move(offer),
                        Deadline::After(Clock::Real(), std::chrono::minutes(1)))
@@ -148,6 +155,25 @@ TEST(QuantizedUpdateTest, EveryUpdateEqualsAColdLoadOfTheSameBytesInEveryFamily)
       EXPECT_EQ(updated.receiver().DigestLive()->totals, version.Digests()) << number;
     }
   }
+}
+
+TEST(QuantizedUpdateTest, AScopeHasAFamilyAsAWholeOrNotAtAll) {
+  Holder holder(ConfigWith(Fp8BlockQuantization()));
+  const std::string mlp = "model.layers.0.mlp.";
+  const Version first(holder.layout().tensors, 1);
+  Version second(holder.layout().tensors, 2);
+  ASSERT_TRUE(holder.Publish(first, 1).ok());
+
+  const Status split = holder.Publish(second, 2, {}, {mlp + "*.weight"});
+  const Status whole = holder.Publish(second, 3, {}, {mlp + "*"});
+
+  EXPECT_EQ(split.reason(), "family_split") << split.ToString();
+  EXPECT_THAT(split.message(), HasSubstr("the scope has 1 of 2 tensors of " + mlp + "down_proj"));
+  EXPECT_TRUE(whole.ok()) << whole.ToString();
+  for (const TensorSpec& tensor : holder.layout().tensors) {
+    if (!tensor.name.starts_with(mlp)) second.Take(first, tensor.name);
+  }
+  EXPECT_EQ(holder.receiver().DigestLive()->totals, second.Digests());
 }
 
 // C-085: a scale of step n-1 under the digests on record of step n.

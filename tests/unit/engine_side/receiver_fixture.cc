@@ -130,26 +130,26 @@ void ReceiverTest::WaitFor(const std::function<bool(const ReceiverStatus&)>& con
   }
 }
 
-void ReceiverTest::ExpectLiveBytesOf(std::uint64_t number) {
+void ReceiverTest::ExpectLiveBytes(std::uint64_t number, const std::array<std::uint64_t, 4>& of) {
   const WeightLease lease = receiver_->AcquireLive();
   ASSERT_FALSE(lease.empty());
   EXPECT_EQ(lease.version().number, number);
   int wrong = 0;
   for (int rank = 0; rank < 2; ++rank) {
     for (std::int64_t i = 0; i < 32 * 64; ++i) {
-      wrong += ElementAt(lease.Tensor(rank, 0), DType::kF32, i) != ElementForTest(number, 0, rank * 32 * 64 + i);
+      wrong += ElementAt(lease.Tensor(rank, 0), DType::kF32, i) != ElementForTest(of[0], 0, rank * 32 * 64 + i);
     }
     for (std::int64_t i = 0; i < 5; ++i) {
-      wrong += ElementAt(lease.Tensor(rank, 1), DType::kF32, i) != ElementForTest(number, 1, i);
+      wrong += ElementAt(lease.Tensor(rank, 1), DType::kF32, i) != ElementForTest(of[1], 1, i);
     }
     for (std::int64_t i = 0; i < 36 * 16; ++i) {
       const std::int64_t logical = rank * 36 * 16 + i;
-      const float want = logical < 66 * 16 ? ElementForTest(number, 3, logical) : 0.0F;
+      const float want = logical < 66 * 16 ? ElementForTest(of[3], 3, logical) : 0.0F;
       wrong += ElementAt(lease.Tensor(rank, 2), DType::kF32, i) != want;
     }
   }
   for (std::int64_t i = 0; i < 8; ++i) {
-    wrong += ElementAt(lease.Tensor(0, 3), DType::kBf16, i) != ElementForTest(number, 2, i);
+    wrong += ElementAt(lease.Tensor(0, 3), DType::kBf16, i) != ElementForTest(of[2], 2, i);
   }
   EXPECT_EQ(wrong, 0) << "elements differ from version " << number;
 }

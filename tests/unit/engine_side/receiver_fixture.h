@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -74,7 +75,9 @@ class ReceiverTest : public ::testing::Test {
     WaitFor([](const ReceiverStatus& status) { return !status.session; });
   }
   // Compares every byte that both engine ranks hold, padding included, with version `number`.
-  void ExpectLiveBytesOf(std::uint64_t number);
+  void ExpectLiveBytesOf(std::uint64_t number) { ExpectLiveBytes(number, {number, number, number, number}); }
+  // The same, of a version whose tensors a, b, n and v are those of other versions.
+  void ExpectLiveBytes(std::uint64_t number, const std::array<std::uint64_t, 4>& of);
   std::uint64_t live_number() { return receiver_->status().live ? receiver_->status().live->number : 0; }
 
   FakeClock clock_;

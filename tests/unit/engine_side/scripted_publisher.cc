@@ -79,8 +79,7 @@ ScriptedPublisher::ScriptedPublisher(std::unique_ptr<ControlChannel> channel, Tr
                                      InstanceId id)
     : channel_(std::move(channel)), dialer_(dialer), clock_(clock), id_(id) {}
 
-void ScriptedPublisher::Greet(std::int64_t bucket_bytes) {
-  const PlanOptions options{.bucket_bytes = bucket_bytes, .ignore = {}};
+void ScriptedPublisher::Greet(const PlanOptions& options) {
   Send(Hello{.publisher = id_, .model = {}, .sender_layout = layout_, .plan_options = options});
   reply_ = Expect<HelloReply>();
   const Result<Plan> plan = MakePlan(layout_, reply_.engine_layout, options);
@@ -103,6 +102,13 @@ Offer ScriptedPublisher::MakeOffer(std::uint64_t number, const std::string& run)
   offer.frame_bytes = frame_bytes_;
   offer.credits = 2;
   offer.time_left = std::chrono::seconds(60);
+  return offer;
+}
+
+Offer ScriptedPublisher::MakePartialOffer(std::uint64_t number, const WeightVersion& base) const {
+  Offer offer = MakeOffer(number);
+  offer.manifest.scope = plan_.scope;
+  offer.manifest.base = base;
   return offer;
 }
 
@@ -182,13 +188,14 @@ void ScriptedPublisher::SendAllBuckets(const Offer& offer) {
 }
 
 // From whole logical tensors, not from slices.
-ManifestSeal ScriptedPublisher::SealOf(std::uint64_t number) const {
+ManifestSeal ScriptedPublisher::SealOf(std::uint64_t number, std::optional<std::uint64_t> base) const {
   ManifestSeal seal;
   for (std::size_t t = 0; t < plan_.tensors.size(); ++t) {
     const TensorSpec& spec = plan_.tensors[t];
+    const std::uint64_t version = IsCarried(plan_, static_cast<std::int32_t>(t)) ? base.value_or(number) : number;
     std::vector<std::byte> bytes;
     for (std::int64_t i = 0; i < spec.Elements(); ++i) {
-      const float value = ElementForTest(number, static_cast<int>(t), i);
+      const float value = ElementForTest(version, static_cast<int>(t), i);
       std::byte element[4];
       std::memcpy(element, &value, 4);
       // An element is exact in bf16, so its upper half is all of it.
@@ -200,8 +207,13 @@ ManifestSeal ScriptedPublisher::SealOf(std::uint64_t number) const {
   return seal;
 }
 
+ManifestSeal ScriptedPublisher::SealOf(const Offer& offer) const {
+  const auto& base = offer.manifest.base;
+  return SealOf(offer.manifest.number, base ? std::optional(base->number) : std::nullopt);
+}
+
 WeightVersion ScriptedPublisher::VersionOf(const Offer& offer) const {
-  return {offer.manifest.run, offer.manifest.number, SealOf(offer.manifest.number).version_digest};
+  return {offer.manifest.run, offer.manifest.number, SealOf(offer).version_digest};
 }
 
 void ScriptedPublisher::BeginSession(const Offer& offer) {
@@ -212,7 +224,7 @@ void ScriptedPublisher::BeginSession(const Offer& offer) {
 
 void ScriptedPublisher::StageAndSeal(const Offer& offer) {
   SendAllBuckets(offer);
-  Send(Seal{offer.session, SealOf(offer.manifest.number)});
+  Send(Seal{offer.session, SealOf(offer)});
   EXPECT_EQ(Expect<Ready>().session, offer.session);
 }
 

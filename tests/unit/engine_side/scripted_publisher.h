@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,8 +42,11 @@ class ScriptedPublisher {
   const HelloReply& reply() const { return reply_; }
 
   // Hello and its answer; the plan.
-  void Greet(std::int64_t bucket_bytes = 4096);
+  void Greet(std::int64_t bucket_bytes = 4096) { Greet(PlanOptions{.bucket_bytes = bucket_bytes, .ignore = {}}); }
+  void Greet(const PlanOptions& options);
   Offer MakeOffer(std::uint64_t number, const std::string& run = "run") const;
+  // With the plan's scope.
+  Offer MakePartialOffer(std::uint64_t number, const WeightVersion& base) const;
   void Send(const SessionMessage& message);
   // The next message, which is a T; the test fails otherwise.
   template <typename T>
@@ -56,7 +60,9 @@ class ScriptedPublisher {
   BucketAck SendFrame(int route, std::span<const std::byte> frame);
   BucketVerdict SendBucket(SessionId session, std::uint64_t number, std::uint32_t bucket, std::uint32_t attempt = 0);
   void SendAllBuckets(const Offer& offer);
-  ManifestSeal SealOf(std::uint64_t number) const;
+  // Of a partial version: what the plan carries over is of version `base`.
+  ManifestSeal SealOf(std::uint64_t number, std::optional<std::uint64_t> base = std::nullopt) const;
+  ManifestSeal SealOf(const Offer& offer) const;
   WeightVersion VersionOf(const Offer& offer) const;
 
   // Steps of a good session: offer to Accept, then all buckets, then seal to Ready, then flip to Committed.
