@@ -16,8 +16,9 @@ namespace bascule {
 // One publish, or a catch-up: a version that was published before goes to replicas that lack it.
 struct PublishJob {
   PublishRequest request;
-  WeightVersion newest;               // the last version that was packed and sealed
-  std::vector<std::string> replicas;  // addresses
+  WeightVersion newest;                         // the last version that was packed and sealed
+  std::vector<std::string> replicas;            // addresses
+  std::optional<WeightVersion> committed = {};  // by the fleet
   std::optional<WeightVersion> again;
 };
 

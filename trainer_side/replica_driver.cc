@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -34,7 +35,6 @@ ReplicaDriver::ReplicaDriver(WeightPublisherOptions options, const TensorSource&
   }
   gathering_.emplace(GatheringOptions{.team = leader_.get(),
                                       .listeners = options_.group.listeners,
-                                      .plan = PlanOptionsOf(/*gathers=*/true),
                                       .credits = options_.credits,
                                       .clock = options_.clock},
                      plans_);
@@ -52,7 +52,12 @@ void ReplicaDriver::TakeReplicas(const std::vector<std::string>& addresses) {
       replicas_.push_back(std::move(*known));
       idle_.erase(known);
     }
-    replicas_.back().Begin();
+    // A plan is agreed on when a connection begins.
+    Replica& replica = replicas_.back();
+    if (replica.connection->options().plan != PlanOptionsOf(replica.gathers)) {
+      replica.connection = MakeConnection(address, replica.gathers);
+    }
+    replica.Begin();
   }
   std::erase_if(idle_, [](const Replica& replica) {
     return !replica.connection->is_open() || !replica.connection->inbox().Quiet();
@@ -80,7 +85,8 @@ std::unique_ptr<ReplicaConnection> ReplicaDriver::MakeConnection(const std::stri
 PlanOptions ReplicaDriver::PlanOptionsOf(bool gathers) const {
   return {.bucket_bytes = options_.bucket_bytes,
           .ignore = options_.ignore,
-          .window_bytes = gathers ? options_.credits * options_.bucket_bytes : 0};
+          .window_bytes = gathers ? options_.credits * options_.bucket_bytes : 0,
+          .scope = scope_};
 }
 
 // Members that are still there hear what was said last.
@@ -90,6 +96,8 @@ ReplicaDriver::~ReplicaDriver() {
 
 PublishReport ReplicaDriver::Run(const PublishJob& job, PendingPublish& pending, Deadline deadline,
                                  const Cancellation& cancel) {
+  // Who lacks what the fleet has may lack its base as well.
+  scope_ = job.again ? std::vector<std::string>() : job.request.scope;
   TakeReplicas(job.replicas);
   gather_window_bytes_ = 0;
   if (job.again) return SendAgain(job, pending, deadline, cancel);
@@ -99,12 +107,13 @@ PublishReport ReplicaDriver::Run(const PublishJob& job, PendingPublish& pending,
   OpenGathering(deadline, cancel.token());
   SettleDecision();
   VersionOffer offer;
-  if (Result<VersionOffer> chosen = ChooseVersion(job.request, job.newest); chosen.ok()) {
+  if (Result<VersionOffer> chosen = ChooseVersion(job); chosen.ok()) {
     offer = std::move(*chosen);
   } else {
     FailAll(chosen.status());
   }
   if (const Status fit = CheckStanding(); !fit.ok()) FailAll(fit);
+  packed_whole_ = HasAllTensors();
   if (TakesCopy(options_.snapshot)) {
     if (const Status taken = TakeSnapshot(deadline); !taken.ok()) FailAll(taken);
     pending.SetPacked();
@@ -112,13 +121,16 @@ PublishReport ReplicaDriver::Run(const PublishJob& job, PendingPublish& pending,
   SendToReplicas(offer, offer.run == KnownRun(job.newest), std::nullopt, pending, deadline, cancel);
   NoteDecision();
   PublishReport report = Report(offer, pending);
+  report.scope = scope_;
+  report.base = offer.base;
   packed_ = report.version;
   if (leader_ != nullptr) leader_->Conclude(OutcomeOf(report));
   return report;
 }
 
 bool ReplicaDriver::CanSendAgain(const WeightVersion& version) const {
-  if (leader_ != nullptr || version.run != packed_.run || version.number != packed_.number) return false;
+  const bool is_packed = packed_whole_ && version.run == packed_.run && version.number == packed_.number;
+  if (leader_ != nullptr || !is_packed) return false;
   return options_.snapshot == Snapshot::kTensorsStay || (TakesCopy(options_.snapshot) && snapshot_ != nullptr);
 }
 
@@ -139,7 +151,11 @@ PublishReport ReplicaDriver::SendAgain(const PublishJob& job, PendingPublish& pe
   offer.families = options_.families;
   offer.term = term_;
   SendToReplicas(offer, /*known_run=*/true, job.again, pending, deadline, cancel);
-  return Report(offer, pending);
+  const PublishReport report = Report(offer, pending);
+  // Outside the scope of a partial version the trainer may hold other bytes than its base has.
+  const Hash256& sent = report.version.digest;
+  if (!sent.IsZero() && !job.again->digest.IsZero() && sent != job.again->digest) packed_whole_ = false;
+  return report;
 }
 
 void ReplicaDriver::BeginRound(const PublishRequest& request, Deadline deadline, const Cancellation& cancel) {
@@ -209,12 +225,15 @@ void ReplicaDriver::OpenGathering(Deadline deadline, const std::stop_token& stop
   std::vector<Replica*> gathering = Standing();
   std::erase_if(gathering, [](const Replica* replica) { return !replica->gathers; });
   if (gathering.empty()) return;
-  const Status opened = gathering_->Open(layout(), gathering.front()->connection->plan().tensors, deadline, stop);
+  const Status opened = gathering_->Open(layout(), SentTensors(gathering.front()->connection->plan()),
+                                         PlanOptionsOf(/*gathers=*/true), deadline, stop);
   if (opened.ok()) return;
   for (Replica* replica : gathering) replica->Fail(opened);
 }
 
-Result<VersionOffer> ReplicaDriver::ChooseVersion(const PublishRequest& request, const WeightVersion& newest) {
+Result<VersionOffer> ReplicaDriver::ChooseVersion(const PublishJob& job) {
+  const PublishRequest& request = job.request;
+  const WeightVersion& newest = job.newest;
   VersionOffer offer{.run = options_.run.empty() ? KnownRun(newest) : options_.run,
                      .number = 0,
                      .new_run = options_.new_run,
@@ -239,7 +258,37 @@ Result<VersionOffer> ReplicaDriver::ChooseVersion(const PublishRequest& request,
     if (connection.live().run == offer.run) seen = std::max(seen, connection.highest_number());
   }
   offer.number = request.number.value_or(seen + 1);
+  if (scope_.empty() || Standing().empty()) return offer;
+  offer.base = request.base;
+  if (!offer.base) {
+    ASSIGN_OR_RETURN(offer.base, ChooseBase(job, offer));
+  }
   return offer;
+}
+
+Result<WeightVersion> ReplicaDriver::ChooseBase(const PublishJob& job, const VersionOffer& offer) {
+  // A version that is being finished is no base of itself, where it is live already.
+  const auto is_itself = [&](const WeightVersion& version) {
+    return version.run == offer.run && version.number == offer.number;
+  };
+  if (job.committed && !is_itself(*job.committed)) return *job.committed;
+  WeightVersion base;
+  for (const Replica* replica : Standing()) {
+    const WeightVersion& live = replica->connection->live();
+    const bool is_newer = live.run == base.run && live.number > base.number;
+    if (!live.run.empty() && (base.run.empty() || is_itself(base) || (is_newer && !is_itself(live)))) base = live;
+  }
+  if (!base.run.empty()) return base;
+  return Status::FailedPrecondition("wrong_base", "no replica has a live version that a partial one could build on");
+}
+
+bool ReplicaDriver::HasAllTensors() {
+  std::set<std::string_view> held;
+  for (const TensorSpec& tensor : layout().tensors) held.insert(tensor.name);
+  const std::vector<Replica*> standing = Standing();
+  const auto has = [&](const TensorSpec& tensor) { return held.contains(tensor.name); };
+  return scope_.empty() ||
+         (!standing.empty() && std::ranges::all_of(standing.front()->connection->plan().tensors, has));
 }
 
 std::string ReplicaDriver::KnownRun(const WeightVersion& newest) const {
@@ -258,7 +307,9 @@ Status ReplicaDriver::CheckStanding() {
 // Where no replica says in which types it is to be, it keeps those that it had: it never has an older version's bytes.
 Status ReplicaDriver::TakeSnapshot(Deadline deadline) {
   if (const std::vector<Replica*> standing = Standing(); !standing.empty()) {
-    const std::vector<TensorSpec>& wire = standing.front()->connection->plan().tensors;
+    const Plan& plan = standing.front()->connection->plan();
+    // Whoever comes late gets all of it.
+    const std::vector<TensorSpec> wire = options_.catch_up ? plan.tensors : SentTensors(plan);
     if (snapshot_ == nullptr || snapshot_->wire() != wire) {
       snapshot_.reset();  // both at once might not fit
       ASSIGN_OR_RETURN(

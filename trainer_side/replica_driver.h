@@ -52,7 +52,9 @@ class ReplicaDriver final : public PublishDriver {
   // Every replica of a publish takes the same tensors in the same types: a version is one set of bytes.
   void RefuseOtherTensors();
   void OpenGathering(Deadline deadline, const std::stop_token& stop);
-  Result<VersionOffer> ChooseVersion(const PublishRequest& request, const WeightVersion& newest);
+  Result<VersionOffer> ChooseVersion(const PublishJob& job);
+  // Of a partial version, where the request names none.
+  Result<WeightVersion> ChooseBase(const PublishJob& job, const VersionOffer& offer);
   // The run that this publisher's versions are in; empty where it has published none.
   std::string KnownRun(const WeightVersion& newest) const;
   Status CheckStanding();
@@ -67,6 +69,8 @@ class ReplicaDriver final : public PublishDriver {
 
   std::unique_ptr<ReplicaConnection> MakeConnection(const std::string& address, bool gathers);
   PlanOptions PlanOptionsOf(bool gathers) const;
+  // The source has every tensor that the replicas of this publish take, also outside its scope.
+  bool HasAllTensors();
   Layout FullLayout() const { return PlainLayout(layout().tensors); }
   const Layout& layout() const { return group_layout_ == nullptr ? source_.layout() : *group_layout_; }
   void FailAll(const Status& why);
@@ -75,6 +79,7 @@ class ReplicaDriver final : public PublishDriver {
   const WeightPublisherOptions options_;
   const TensorSource& source_;
   const InstanceId publisher_ = InstanceId::Mint();
+  std::vector<std::string> scope_;  // of the publish under way
   std::optional<SendPacer> pacer_;
   PlanCache plans_;
   std::unique_ptr<GroupLeader> leader_;         // null without a group
@@ -85,6 +90,7 @@ class ReplicaDriver final : public PublishDriver {
   std::int64_t gather_window_bytes_ = 0;  // of the publish
   std::unique_ptr<WeightSnapshot> snapshot_;
   WeightVersion packed_;                             // what the snapshot has, or the tensors that stay
+  bool packed_whole_ = false;  // and all of it, as far as is known: who lacks its base can be brought it too
   std::optional<WeightVersion> committed_;           // by the fleet as a whole; a replica without it is out of rotation
   std::uint64_t term_ = 1;                           // each takeover raises it
   std::unique_ptr<ControlHost::Listener> listener_;  // last: its threads use the leader

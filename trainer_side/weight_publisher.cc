@@ -189,6 +189,7 @@ void Publisher::Run(Turn& own, PublishRequest request, PendingPublish& pending) 
     AwaitTurn(own);
     job.newest = status_.newest;
     job.replicas = roster_.Targets(clock_.Now());
+    job.committed = roster_.committed();
     roster_.Began(job.replicas);
     Changed();
   }

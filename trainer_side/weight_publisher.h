@@ -94,6 +94,10 @@ struct WeightPublisherOptions {
   Clock* clock = &Clock::Real();
 };
 
+// A *partial* version is sent in part: tensors that a pattern of its scope matches, all of which the trainer must have;
+// a replica copies the others from its base, which it must have live ("wrong_base"). What comes of it is a version like
+// any other, with the digest of the whole: the engine proves what it copied against the digests of the base, and the
+// trainer, that these are the base's.
 struct PublishRequest {
   std::optional<std::uint64_t> number;  // default: highest seen + 1
   std::map<std::string, std::string> labels;
@@ -104,6 +108,11 @@ struct PublishRequest {
   // A publish that is under way gives way to this one ("superseded"), unless its replicas are flipping: then this one
   // comes after it. In a group: of rank 0 and of every other rank alike.
   bool supersede = false;
+  // In a group: rank 0's count.
+  std::vector<std::string> scope = {};  // patterns of logical names, '*' matches any text; empty: everything is sent
+  // What the tensors outside the scope are. Default: what the fleet has committed from here; before that, the newest
+  // version that a replica has live. The same one for all replicas: a version is one set of bytes.
+  std::optional<WeightVersion> base = {};
 };
 
 // What became of one replica.
@@ -119,7 +128,9 @@ struct ReplicaReport {
 };
 
 struct PublishReport {
-  WeightVersion version;                 // with the digest that the senders computed
+  WeightVersion version;                // with the digest that the senders computed
+  std::vector<std::string> scope = {};  // of a partial version, as PublishRequest
+  std::optional<WeightVersion> base = {};
   std::int64_t bytes = 0;                // payload of one replica
   std::int64_t wire_bytes = 0;           // frames sent to all replicas, resends included
   std::int64_t gather_window_bytes = 0;  // memory that full tensors took on this rank; 0: none were gathered

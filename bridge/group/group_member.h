@@ -37,7 +37,8 @@ struct GroupMemberOptions {
 
 // What the owner of the tensors does in a round.
 struct RoundHooks {
-  // What sessions of this round read, as this rank of the group's layout. Called once, when the wire types are known.
+  // What sessions of this round read, as this rank of the group's layout. Called once, when it is known what is sent
+  // and in which types.
   std::function<Result<const WeightSource*>(const std::vector<TensorSpec>& wire)> source;
   // Nothing is read any more in this round: the tensors may change.
   std::function<void()> packed;

@@ -4,12 +4,13 @@
 
 namespace bascule {
 
-Status Gathering::Open(const Layout& trainer, const std::vector<TensorSpec>& wire, Deadline deadline,
-                       const std::stop_token& stop) {
-  const bool stands = plan_ && plan_->plan().tensors == wire && (connection_ != nullptr || options_.team == nullptr);
+Status Gathering::Open(const Layout& trainer, const std::vector<TensorSpec>& wire, const PlanOptions& options,
+                       Deadline deadline, const std::stop_token& stop) {
+  const bool stands = plan_ && plan_->plan().tensors == wire && plan_->options() == options &&
+                      (connection_ != nullptr || options_.team == nullptr);
   if (stands) return OkStatus();
   Close();
-  ASSIGN_OR_RETURN(plan_, GatherPlan::Make(trainer, wire, options_.plan, plans_));
+  ASSIGN_OR_RETURN(plan_, GatherPlan::Make(trainer, wire, options, plans_));
   if (options_.team == nullptr) return OkStatus();
   ASSIGN_OR_RETURN(connection_, GatherConnection::Open(*plan_, *options_.team, options_.listeners, options_.credits,
                                                        deadline, stop));

@@ -23,7 +23,6 @@ namespace bascule {
 struct GatheringOptions {
   SenderTeam* team = nullptr;                 // borrowed; null: all trainer ranks are in this process
   std::vector<TransportListener*> listeners;  // borrowed; where the team's routes are taken, best first
-  PlanOptions plan;                           // as towards the engines
   std::int32_t credits = 4;
   Clock* clock = &Clock::Real();
 };
@@ -34,8 +33,9 @@ class Gathering {
   Gathering(GatheringOptions options, PlanCache& plans) : options_(std::move(options)), plans_(plans) {}
 
   // The same plan everywhere and a way for its routes, unless they stand: `trainer` is what all ranks hold, `wire` the
-  // tensors as engines take them. Fails as GatherPlan::Make and GatherConnection::Open.
-  Status Open(const Layout& trainer, const std::vector<TensorSpec>& wire, Deadline deadline,
+  // tensors as engines take them, `options` those of the plan towards the engines. Fails as GatherPlan::Make and
+  // GatherConnection::Open.
+  Status Open(const Layout& trainer, const std::vector<TensorSpec>& wire, const PlanOptions& options, Deadline deadline,
               const std::stop_token& stop);
   // The team has changed, or something has failed: its routes are of no use any more.
   void Close();

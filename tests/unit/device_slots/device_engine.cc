@@ -117,9 +117,9 @@ void DeviceEngineTest::Stop() {
   listener_.reset();
 }
 
-ReplicaReport DeviceEngineTest::Publish(std::uint32_t seed) {
+ReplicaReport DeviceEngineTest::Publish(std::uint32_t seed, PublishRequest request) {
   trainer_.Fill(seed);
-  const auto handle = publisher_->Publish({});
+  const auto handle = publisher_->Publish(std::move(request));
   EXPECT_TRUE(handle.ok()) << handle.status().ToString();
   return (*handle)->WaitCommitted(Soon())->replicas.at(0);
 }

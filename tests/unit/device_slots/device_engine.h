@@ -59,7 +59,7 @@ class DeviceEngineTest : public testing::Test {
   ~DeviceEngineTest() override { Stop(); }
 
   // Publishes new values. Gives what the engine's replica did.
-  ReplicaReport Publish(std::uint32_t seed);
+  ReplicaReport Publish(std::uint32_t seed, PublishRequest request = {});
   // Publishes, and the engine then holds what it must.
   void PublishWell(std::uint32_t seed);
   Status RollBack() { return receiver_->Rollback(std::nullopt, Soon()).status(); }

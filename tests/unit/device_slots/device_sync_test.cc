@@ -40,6 +40,27 @@ TEST_P(DeviceSyncTest, EveryRankHoldsTheTrainersValuesInWhateverOrderStreamsRunA
   EXPECT_TRUE(receiver_->DigestLive().ok());
 }
 
+// C-017.
+TEST_P(DeviceSyncTest, WhatAScopeLeavesOutIsCopiedFromSlotToSlotOnTheDevice) {
+  Start(GetParam().flip, GetParam().transport);
+  PublishWell(1);
+  const EngineContents before = Live();
+  FakeCuda::SetSeed(2);
+
+  const ReplicaReport report = Publish(2, {.scope = {"layer.*", "norm"}});
+
+  ASSERT_TRUE(report.status.ok()) << report.status.ToString();
+  const EngineContents sent = Expected();
+  EngineContents expected = before;
+  for (std::size_t rank = 0; rank < kEngineRanks; ++rank) {
+    for (const std::size_t in_scope : {1, 2, 3}) expected[rank][in_scope] = sent[rank][in_scope];
+  }
+  EXPECT_EQ(Live(), expected);
+  EXPECT_TRUE(receiver_->DigestLive().ok());
+  ASSERT_TRUE(RollBack().ok());
+  EXPECT_EQ(Live(), before);
+}
+
 INSTANTIATE_TEST_SUITE_P(Routes, DeviceSyncTest,
                          testing::Values(Setting{TransportKind::kLoopback, FlipMode::kShadow},
                                          Setting{TransportKind::kLoopback, FlipMode::kInPlace},
@@ -73,6 +94,24 @@ class DeviceSlotsTest : public DeviceEngineTest {
     return found;
   }
 };
+
+TEST_F(DeviceSlotsTest, LiveMemoryThatHasChangedIsFoundWhenItIsCarriedOver) {
+  Start(FlipMode::kShadow, TransportKind::kLoopback);
+  PublishWell(1);
+  {
+    const WeightLease lease = receiver_->AcquireLive();
+    const std::span<const std::byte> bytes = lease.Tensor(/*engine_rank=*/1, /*tensor=*/5);
+    const std::span<std::byte> altered(const_cast<std::byte*>(bytes.data()) + 7, 1);
+    const std::byte other = ReadDevice(FakeDevice(), altered).value()[0] ^ std::byte{16};
+    ASSERT_TRUE(WriteDevice(FakeDevice(), altered, std::span(&other, 1)).ok());
+  }
+
+  const ReplicaReport report = Publish(2, {.scope = {"norm"}});
+
+  EXPECT_EQ(report.status.reason(), "digest_mismatch") << report.status.ToString();
+  EXPECT_THAT(report.status.message(), HasSubstr("up.weight"));
+  EXPECT_EQ(receiver_->status().live->number, 1U);
+}
 
 TEST_F(DeviceSlotsTest, AShadowFlipGoesToTheOtherSlotAndAFlipInPlaceKeepsEveryAddress) {
   const auto addresses = [&] {
