@@ -78,7 +78,7 @@ Result<std::unique_ptr<OutputDirectory>> OutputDirectory::Create(const std::stri
         (ParentOf(path) / fmt::format("{}{}-{}{}", StagingPrefix(path), getpid(), counter++, kStagingSuffix)).string();
     if (mkdir(staging.c_str(), 0777) != 0) {
       if (errno == EEXIST) continue;
-      return WriteFailure(staging, errno);
+      return WriteFailure(ParentOf(path).string(), errno);
     }
     FileDescriptor directory = OpenDirectory(staging);
     if (directory.get() < 0 || flock(directory.get(), LOCK_EX | LOCK_NB) != 0 || !IsStillThere(staging, directory)) {

@@ -204,7 +204,8 @@ TEST_F(ArtifactTest, AFailureLeavesNothing) {
   EXPECT_EQ(WriteArtifact(std::move(recipe), directory_.File("a"), {}).status().reason(), "tensor_missing");
   EXPECT_EQ(WriteArtifact(RecipeOf(model_), directory_.File("b"), {.stop = stopped.get_token()}).status().reason(),
             "cancelled");
-  EXPECT_EQ(WriteArtifact(RecipeOf(model_), directory_.File("none/c"), {}).status().reason(), "directory_not_found");
+  EXPECT_EQ(WriteArtifact(RecipeOf(model_), directory_.File("none/c"), {}).status(),
+            Status::NotFound("directory_not_found", directory_.File("none") + ": No such file or directory"));
 
   EXPECT_THAT(NamesIn(directory_.path()), ElementsAre());
 }
