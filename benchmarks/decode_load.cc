@@ -8,7 +8,6 @@
 namespace bascule {
 namespace {
 
-constexpr int kTokensOfRequest = 64;
 constexpr Duration kLookAgain = std::chrono::seconds(1);
 
 }  // namespace
@@ -16,10 +15,11 @@ constexpr Duration kLookAgain = std::chrono::seconds(1);
 // What all requests have come to. Thread-safety: thread-safe.
 class DecodeLoad::Ledger {
  public:
-  void NoteToken(std::optional<Duration> gap) EXCLUDES(mu_) {
+  void NoteToken(std::optional<Duration> gap, Duration flip_gap) EXCLUDES(mu_) {
     MutexLock lock(mu_);
     ++tokens_.count;
     if (gap) tokens_.gap_ms.push_back(MsOf(*gap));
+    if (flip_gap > Duration::zero()) tokens_.flip_gap_ms.push_back(MsOf(flip_gap));
   }
   void NoteEnd(const Status& why) EXCLUDES(mu_) {
     MutexLock lock(mu_);
@@ -60,9 +60,9 @@ class DecodeLoad::Ledger {
 class DecodeLoad::Request final : public GenerateSink {
  public:
   explicit Request(std::shared_ptr<Ledger> ledger) : ledger_(std::move(ledger)) {}
-  void OnToken(const GeneratedToken&) override {
+  void OnToken(const GeneratedToken& token) override {
     const TimePoint now = Clock::Real().Now();
-    ledger_->NoteToken(last_ ? std::optional(now - *last_) : std::nullopt);
+    ledger_->NoteToken(last_ ? std::optional(now - *last_) : std::nullopt, token.flip_gap);
     last_ = now;
   }
   void OnFinish(FinishReason reason, const Status& why) override {
@@ -90,8 +90,9 @@ void DecodeLoad::Keep(int requests, const std::stop_token& stop) {
   int ended = 0;
   for (int submitted = 0; !stop.stop_requested() && ledger_->status().ok();) {
     for (; submitted - ended < requests; ++submitted) {
-      const auto request = engine_.Submit({.prompt = {1, 2, 3, 4}, .max_new_tokens = kTokensOfRequest, .stop = {}},
-                                          std::make_shared<Request>(ledger_));
+      const auto request = engine_.Submit(
+          {.prompt = std::vector<std::int32_t>(kPromptTokens, 1), .max_new_tokens = kNewTokens, .stop = {}},
+          std::make_shared<Request>(ledger_));
       if (!request.ok()) ledger_->NoteEnd(request.status());
     }
     ended = ledger_->AwaitMoreThan(ended);

@@ -18,9 +18,13 @@ class DecodeLoad {
   struct Tokens {
     std::size_t count = 0;
     double seconds = 0;
-    std::vector<double> gap_ms;  // between two tokens of a request
+    std::vector<double> gap_ms;       // between two tokens of a request
+    std::vector<double> flip_gap_ms;  // of those, where a flip lay between the two
     double PerSecond() const { return static_cast<double>(count) / seconds; }
   };
+
+  // A request has at most so much key/value state: its prompt and all of its tokens but the last.
+  static constexpr int kPromptTokens = 4, kNewTokens = 64;
 
   // So many requests at once, one after another. `engine` is borrowed.
   DecodeLoad(DecodeEngine& engine, int requests);
