@@ -63,12 +63,16 @@ Result<std::vector<BenchmarkRow>> RunPlanBenchmark(const BenchmarkScale& scale) 
     RETURN_IF_ERROR(MeasurePlan(fmt::format("{}_layers", layers), sizes, rows));
   }
   if (small) return rows;
-  MoeSizes half_trainer;
-  half_trainer.trainer_experts_over = 16;
-  RETURN_IF_ERROR(MeasurePlan("1t", half_trainer, rows));
-  MoeSizes half_engine;
-  half_engine.engine_ranks = 64;
-  RETURN_IF_ERROR(MeasurePlan("1t", half_engine, rows));
+  for (const int experts_over : {8, 16}) {
+    MoeSizes sizes;
+    sizes.trainer_experts_over = experts_over;
+    RETURN_IF_ERROR(MeasurePlan("1t", sizes, rows));
+  }
+  for (const int engine_ranks : {32, 64}) {
+    MoeSizes sizes;
+    sizes.engine_ranks = engine_ranks;
+    RETURN_IF_ERROR(MeasurePlan("1t", sizes, rows));
+  }
   RETURN_IF_ERROR(MeasurePlan("1t", MoeSizes{}, rows));
   rows.push_back({"plan_moe_peak_memory", PeakGigabytes(), "GB", 2, "the most that a planner may take"});
   return rows;

@@ -1,4 +1,4 @@
-"""Tests of scripts/chat_client, scripts/byte_level_bpe.py and scripts/real_checkpoint. Run: python3 -m unittest."""
+"""Tests of scripts/chat_client, byte_level_bpe.py, real_checkpoint and plot_planning. Run: python3 -m unittest."""
 
 import importlib.machinery
 import importlib.util
@@ -11,6 +11,7 @@ import sys
 import tempfile
 import textwrap
 import unittest
+import xml.etree.ElementTree
 
 try:
     import numpy
@@ -282,6 +283,35 @@ class RealCheckpointTest(unittest.TestCase):
         self.assertTrue(0.005 < changed / weights.size < 0.2)
         wide = [(b.astype(numpy.uint32) << 16).view(numpy.float32) for b in (weights, stepped)]
         self.assertTrue(numpy.all(numpy.abs(wide[0] - wide[1]) <= 0.0079))
+
+
+class PlotPlanningTest(unittest.TestCase):
+    NAMES = ["8_layers_256x128", "16_layers_256x128", "1t_64x128", "1t_128x128", "1t_256x32", "1t_256x128"]
+
+    def draw(self, rows):
+        command = [sys.executable, str(SCRIPTS / "plot_planning")]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        return subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
+
+    def test_each_panel_has_the_plans_that_differ_in_its_size_alone(self):
+        rows = [{"name": f"plan_moe_{name}", "value": 1 + i} for i, name in enumerate(self.NAMES)]
+        rows.append({"name": "plan_moe_peak_memory", "value": 1.5})
+
+        done = self.draw(rows)
+
+        self.assertEqual(done.returncode, 0, done.stderr)
+        root = xml.etree.ElementTree.fromstring(done.stdout)
+        lines = [line.get("points").split() for line in root.iter("{http://www.w3.org/2000/svg}polyline")]
+        self.assertEqual([len(line) for line in lines], [3, 3, 2])
+        # The plan of all ranks and layers is the last point of each, and the highest of all.
+        self.assertEqual({line[-1].split(",")[0] for line in lines}, {"740.0"})
+        self.assertEqual([line[-1].split(",")[1] for line in lines], ["44.0", "294.0", "544.0"])
+
+    def test_rows_of_another_benchmark_are_refused(self):
+        done = self.draw([{"name": "memcpy", "value": 9}])
+
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("plan_moe", done.stderr)
 
 
 if __name__ == "__main__":
