@@ -45,7 +45,7 @@ void Store(std::uint32_t bits, DType dtype, std::int64_t at, std::byte* base) {
 
 class RandomTrainer {
  public:
-  explicit RandomTrainer(std::uint64_t seed) : models_(seed), config_(models_.Config()) {
+  explicit RandomTrainer(std::uint64_t seed) : models_(seed), config_(Config()) {
     const DType weights = Type();
     const DType norms = Type();
     tensors_ = LogicalTensors(config_, weights);
@@ -82,6 +82,13 @@ class RandomTrainer {
   }
 
  private:
+  // Now and then of as many layers as two stages of two chunks need.
+  ModelConfig Config() {
+    ModelConfig config = models_.Config();
+    if (Below(6) == 0) config.layers = 4;
+    return config;
+  }
+
   Result<Layout> FromSpec(const std::string& spec, int ranks) {
     return MakeTrainerLayout(spec, ranks, tensors_, &config_);
   }
@@ -142,8 +149,10 @@ class RandomTrainer {
     const std::int64_t expert = config_.experts.count > 0 ? 1 + Below(3) : 1;
     const std::int64_t expert_tensor = 1 + Below(2);
     const std::int64_t ranks = tensor * expert * expert_tensor * pipeline;
-    return FromSpec(fmt::format("megatron:tp={},pp={},ep={},etp={},vocab={}", tensor, pipeline, expert, expert_tensor,
-                                1 + Below(20)),
+    const std::int64_t chunks = pipeline > 1 && Below(3) == 0 ? 2 : 1;
+    const bool uneven = pipeline > 1 && chunks == 1 && Below(3) == 0;
+    return FromSpec(fmt::format("megatron:tp={},pp={},ep={},etp={},vocab={},vpp={}{}", tensor, pipeline, expert,
+                                expert_tensor, 1 + Below(20), chunks, uneven ? ",first=1" : ""),
                     static_cast<int>(ranks));
   }
 
