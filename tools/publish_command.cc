@@ -55,6 +55,7 @@ struct PublishOptions {
   std::string transport = "auto";
   std::string device = "cuda:0";
   std::vector<std::string> ignore;
+  std::vector<std::string> scope;
   Duration deadline = std::chrono::minutes(5);
   std::string listen;
   bool serve = false;
@@ -285,7 +286,8 @@ Outcome PublishAsTrainer(Program& program, const PublishOptions& options, const 
     program.out.PrintListening(server->address());
   }
   std::optional<std::uint64_t> number = options.version;
-  ASSIGN_OR_RETURN(const auto handle, publisher->Publish({.number = number, .labels = {}, .take_over = false}));
+  ASSIGN_OR_RETURN(const auto handle,
+                   publisher->Publish({.number = number, .labels = {}, .take_over = false, .scope = options.scope}));
   Publishing publishing{.publisher = *publisher, .handle = *handle, .ranks = ranks.get(), .lost = {}};
   const auto report = WaitForReport(program, options, publishing);
   if (options.serve) return Serve(program, *publisher, status, report);
@@ -298,6 +300,7 @@ Outcome PublishAsTrainer(Program& program, const PublishOptions& options, const 
 Outcome RunPublish(Program& program, const PublishOptions& options) {
   if (options.to.empty() && !options.serve) return UsageError("--to is required");
   if (options.to.empty() && options.run.empty()) return UsageError("--serve without --to needs --run");
+  if (options.to.empty() && !options.scope.empty()) return UsageError("--scope needs --to: there is nothing to build on");
   ASSIGN_OR_RETURN(const ClientSecurity security, ClientSecurityOf(options.security));
   if (!options.from_disk) return PublishAsTrainer(program, options, security);
   return PublishFromDisk(program, {.path = options.checkpoint,
@@ -329,6 +332,12 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
   AddDevice(app, options.device, "of --transport cuda_ipc and nccl")->capture_default_str()->needs(transport);
   app.add_option("--ignore", options.ignore, "tensors that the engine need not know; '*' stands for any text")
       ->type_name("PATTERN");
+  CLI::Option* scope =
+      app.add_option(
+             "--scope", options.scope,
+             "only these tensors ('model.layers.*') are sent, all of which CHECKPOINT must have; a replica copies "
+             "the others from its live version")
+          ->type_name("PATTERN");
   CLI::Option* max_rate =
       AddBytes(app, "--max-rate", options.max_rate, "bytes a second, to all replicas together; 0: as fast as it goes");
   CLI::Option* ranks = AddNumber(app, "--trainer-ranks", options.trainer_ranks,
@@ -346,6 +355,7 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
   app.add_flag("--from-disk", options.from_disk,
                "the replicas read CHECKPOINT themselves: a directory of their host beneath an --allow-root of theirs")
       ->excludes(policy)
+      ->excludes(scope)
       ->excludes(max_rate)
       ->excludes(ranks)
       ->excludes(gather)

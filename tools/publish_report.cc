@@ -1,5 +1,7 @@
 #include "tools/publish_report.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -45,8 +47,18 @@ Json TransportJson(const PublishReport& report, std::string_view named) {
 
 std::string VersionText(const PublishReport& report) {
   if (report.version.digest.IsZero()) return "nothing was published";
-  return fmt::format("version  {} (digest {}), {}", report.version.ToString(), report.version.digest.ToHex(),
-                     BytesText(report.bytes));
+  std::string text = fmt::format("version  {} (digest {}), {}", report.version.ToString(),
+                                 report.version.digest.ToHex(), BytesText(report.bytes));
+  if (report.base) {
+    text +=
+        fmt::format("\nscope    {}; the rest is that of {}", fmt::join(report.scope, ", "), report.base->ToString());
+  }
+  return text;
+}
+
+Json BaseJson(const std::optional<WeightVersion>& base) {
+  if (!base) return nullptr;
+  return {{"version", base->number}, {"run", base->run}, {"digest", base->digest.ToHex()}};
 }
 
 }  // namespace
@@ -55,12 +67,17 @@ Json PublishReportJson(const PublishReport& report, std::string_view transport) 
   Json replicas = Json::array();
   for (const ReplicaReport& replica : report.replicas) replicas.push_back(ReplicaJson(replica));
   const bool sealed = !report.version.digest.IsZero();
-  return {{"version", report.version.number},
-          {"version_digest", sealed ? Json(report.version.digest.ToHex()) : Json(nullptr)},
-          {"bytes", report.bytes},
-          {"wire_bytes", report.wire_bytes},
-          {"transport", TransportJson(report, transport)},
-          {"replicas", std::move(replicas)}};
+  Json json = {{"version", report.version.number},
+               {"version_digest", sealed ? Json(report.version.digest.ToHex()) : Json(nullptr)},
+               {"bytes", report.bytes},
+               {"wire_bytes", report.wire_bytes},
+               {"transport", TransportJson(report, transport)},
+               {"replicas", std::move(replicas)}};
+  if (!report.scope.empty()) {
+    json["scope"] = report.scope;
+    json["base"] = BaseJson(report.base);
+  }
+  return json;
 }
 
 std::string PublishReportText(const PublishReport& report, const Output& out, std::string_view transport) {

@@ -27,11 +27,18 @@ std::string LiveText(const Json& live) {
                      Text(live["since"]));
 }
 
+// What came, and what a partial version has from the one before.
+std::string WithCarried(const Json& bytes, const Json& row) {
+  const std::string came = BytesText(bytes.get<std::int64_t>());
+  if (!row.contains("carried_bytes")) return came;
+  return fmt::format("{} + {} carried over", came, BytesText(row["carried_bytes"].get<std::int64_t>()));
+}
+
 std::string SessionText(const Json& session) {
   if (session.is_null()) return "-";
   return fmt::format("version {} {}, {} of {}", Text(session["version"]), Text(session["state"]),
                      BytesText(session["received_bytes"].get<std::int64_t>()),
-                     BytesText(session["total_bytes"].get<std::int64_t>()));
+                     WithCarried(session["total_bytes"], session));
 }
 
 std::string ErrorText(const Json& error) {
@@ -122,11 +129,11 @@ std::string HistoryText(const std::vector<Json>& history) {
   std::vector<std::vector<std::string>> rows = {
       {"VERSION", "RUN", "DIGEST", "KIND", "OUTCOME", "REASON", "AT", "BYTES", "STAGE", "VERIFY", "STALL"}};
   for (const Json& row : history) {
-    rows.push_back(
-        {Text(row["version"]), Text(row["run"]), ShortDigest(row["digest"]), Text(row["kind"]), Text(row["outcome"]),
-         Text(row["reason"]), Text(row["at"]), BytesText(row["bytes"].get<std::int64_t>()),
-         fmt::format("{:.1f} ms", row["stage_ms"].get<double>()),
-         fmt::format("{:.1f} ms", row["verify_ms"].get<double>()), fmt::format("{} µs", Text(row["flip_stall_us"]))});
+    rows.push_back({Text(row["version"]), Text(row["run"]), ShortDigest(row["digest"]), Text(row["kind"]),
+                    Text(row["outcome"]), Text(row["reason"]), Text(row["at"]), WithCarried(row["bytes"], row),
+                    fmt::format("{:.1f} ms", row["stage_ms"].get<double>()),
+                    fmt::format("{:.1f} ms", row["verify_ms"].get<double>()),
+                    fmt::format("{} µs", Text(row["flip_stall_us"]))});
   }
   return TableText(rows);
 }

@@ -43,10 +43,12 @@ Json KeptJson(const v1::EngineStatus& engine) {
 Json SessionJson(const v1::EngineStatus& engine) {
   if (!engine.has_session()) return nullptr;
   const v1::SessionStatus& session = engine.session();
-  return {{"state", session.state()},
-          {"version", session.version()},
-          {"received_bytes", session.received_bytes()},
-          {"total_bytes", session.total_bytes()}};
+  Json json = {{"state", session.state()},
+               {"version", session.version()},
+               {"received_bytes", session.received_bytes()},
+               {"total_bytes", session.total_bytes()}};
+  if (session.carried_bytes() > 0) json["carried_bytes"] = session.carried_bytes();
+  return json;
 }
 
 Json RanksJson(const v1::EngineStatus& engine) {
@@ -156,17 +158,19 @@ Json JsonOf(const v1::GetStatusResponse& status) {
 }
 
 Json JsonOf(const v1::HistoryRow& row) {
-  return {{"version", row.version().number()},
-          {"run", row.version().run()},
-          {"digest", DigestJson(row.version().digest())},
-          {"kind", row.kind()},
-          {"outcome", row.committed() ? "committed" : "aborted"},
-          {"reason", row.has_why() ? Json(row.why().reason()) : Json(nullptr)},
-          {"at", row.has_at_unix_ms() ? TimeJson(row.at_unix_ms()) : Json(nullptr)},
-          {"bytes", row.bytes()},
-          {"stage_ms", row.stage_ms()},
-          {"verify_ms", row.verify_ms()},
-          {"flip_stall_us", MicrosecondsJson(row.flip_stall_us())}};
+  Json json = {{"version", row.version().number()},
+               {"run", row.version().run()},
+               {"digest", DigestJson(row.version().digest())},
+               {"kind", row.kind()},
+               {"outcome", row.committed() ? "committed" : "aborted"},
+               {"reason", row.has_why() ? Json(row.why().reason()) : Json(nullptr)},
+               {"at", row.has_at_unix_ms() ? TimeJson(row.at_unix_ms()) : Json(nullptr)},
+               {"bytes", row.bytes()},
+               {"stage_ms", row.stage_ms()},
+               {"verify_ms", row.verify_ms()},
+               {"flip_stall_us", MicrosecondsJson(row.flip_stall_us())}};
+  if (row.carried_bytes() > 0) json["carried_bytes"] = row.carried_bytes();
+  return json;
 }
 
 Json JsonOf(const v1::RollbackResponse& answer) {
