@@ -45,12 +45,9 @@ class Answers {
 
 Status CheckLent(const ReceiverParts& parts, const LentVersion& version) {
   const Layout& layout = parts.options.layout;
-  if (parts.options.flip == FlipMode::kInPlace) {
+  if (parts.slots.work().OnHost() && parts.options.flip == FlipMode::kInPlace) {
     return Status::FailedPrecondition("slot_read_only",
                                       "lent memory cannot be written, and flips in place write to every slot");
-  }
-  if (!parts.slots.work().OnHost()) {
-    return Status::FailedPrecondition("slot_read_only", "lent memory is the host's, and slots lie on a device");
   }
   if (version.digests.size() != layout.tensors.size() || version.memory.ranks.size() != layout.ranks.size()) {
     return Status::InvalidArgument(

@@ -4,6 +4,7 @@
 #include "base/start_worker.h"
 #include "bridge/plan/bucket_tensors.h"
 #include "engine_side/carry_over.h"
+#include "engine_side/lent_copy.h"
 #include "kernels/pack.h"
 
 namespace bascule {
@@ -99,15 +100,16 @@ void ReceiveSession::Prepare(std::stop_token stop) {
 }
 
 Status ReceiveSession::ReserveAndFill(std::stop_token stop) {
-  ASSIGN_OR_RETURN(const int slot, lent_ ? parts_.slots.ReserveLent(std::move(lent_->ranks), terms_.deadline, stop)
-                                         : parts_.slots.ReserveShadow(terms_.deadline, stop));
+  const bool shows_lent = lent_ && !CopiesLent();
+  ASSIGN_OR_RETURN(const int slot, shows_lent ? parts_.slots.ReserveLent(std::move(lent_->ranks), terms_.deadline, stop)
+                                              : parts_.slots.ReserveShadow(terms_.deadline, stop));
   {
     MutexLock lock(mu_);
     slot_ = slot;
   }
   staging_.emplace(*terms_.plan, parts_.slots, slot);
   verifier_.emplace(*terms_.plan, parts_.slots.layout(), staging_->memory(), parts_.slots.work());
-  if (lent_) return OkStatus();
+  if (shows_lent) return OkStatus();
   RETURN_IF_ERROR(staging_->FillPadding());
   return terms_.offer.manifest.base ? CarryOverBase(stop) : OkStatus();
 }
@@ -138,14 +140,27 @@ void ReceiveSession::OnLent() {
     if (state_ != SessionState::kReceiving) return;
     ++working_;
   }
-  const Status noted = lent_->check ? verifier_->NoteEveryBucket() : OkStatus();
-  CHECK(noted.ok());  // what is lent is memory of the host
-  MutexLock lock(mu_);
-  WorkDone();
-  const std::vector<Bucket>& buckets = terms_.plan->plan.buckets;
-  for (std::size_t b = 0; b < buckets.size() && state_ == SessionState::kReceiving; ++b) {
-    CountGood(buckets[b], static_cast<std::uint32_t>(b));
+  const Status noted = NoteLent();
+  {
+    MutexLock lock(mu_);
+    WorkDone();
+    const std::vector<Bucket>& buckets = terms_.plan->plan.buckets;
+    for (std::size_t b = 0; noted.ok() && b < buckets.size() && state_ == SessionState::kReceiving; ++b) {
+      CountGood(buckets[b], static_cast<std::uint32_t>(b));
+    }
   }
+  if (!noted.ok()) End(EventOf(noted), noted);
+}
+
+Status ReceiveSession::NoteLent() {
+  if (!CopiesLent()) return lent_->check ? verifier_->NoteEveryBucket() : OkStatus();
+  const auto wanted = [this] {
+    MutexLock lock(mu_);
+    return state_ == SessionState::kReceiving;
+  };
+  const Status copied = CopyLent(*terms_.plan, parts_.slots.layout(), *lent_, *staging_, *verifier_, wanted);
+  lent_->ranks.clear();
+  return copied;
 }
 
 BucketAck ReceiveSession::OnBucket(int route, const ReceivedFrame& frame) {
@@ -321,7 +336,7 @@ void ReceiveSession::Verify(const ManifestSeal& seal) {
 }
 
 Result<HeldDigests> ReceiveSession::ProveReceived(const ManifestSeal& seal) const {
-  if (!lent_ || lent_->check) {
+  if (!lent_ || lent_->check || CopiesLent()) {
     RETURN_IF_ERROR(verifier_->Check(terms_.offer.manifest, seal));
     return HeldDigests{.received = verifier_->HeldByRank(), .derived = {}, .totals = verifier_->Totals()};
   }

@@ -52,10 +52,11 @@ class ReceiveSession {
   // Once its end is decided: waits until everything is given back. False at the deadline.
   bool AwaitOver(Deadline deadline) EXCLUDES(mu_);
 
-  // The registry has opened the session: reserves a shadow slot, then sends Accept. The slot shows what is lent, if
-  // anything is; no bucket comes then, but OnLent.
+  // The registry has opened the session: reserves a shadow slot, then sends Accept. Where something is lent no bucket
+  // comes, but OnLent, and a slot in host memory shows what is lent.
   void Begin(std::optional<LentMemory> lent = std::nullopt) EXCLUDES(mu_);
-  // In place of all buckets, once accepted: what is lent is here, and is digested where it lies.
+  // In place of all buckets, once accepted: what is lent is here, and is digested where it lies; for a slot on a device
+  // it is copied there, digested there, and let go.
   void OnLent() EXCLUDES(mu_);
   // Places and verifies a bucket, and says what became of it.
   BucketAck OnBucket(int route, const ReceivedFrame& frame) EXCLUDES(mu_);
@@ -73,6 +74,9 @@ class ReceiveSession {
   Status ReserveAndFill(std::stop_token stop) EXCLUDES(mu_);
   Status CarryOverBase(const std::stop_token& stop);
   Accept Acceptance() const;
+  // A slot on a device gets a copy of what is lent; one in host memory is that memory.
+  bool CopiesLent() const { return lent_ && !parts_.slots.work().OnHost(); }
+  Status NoteLent() EXCLUDES(mu_);
 
   BucketAck OnUnreadableFrame(const Status& why) EXCLUDES(mu_);
   Status CheckBucket(int route, const BucketHeader& header, const ReceivedFrame& frame) const;
@@ -117,7 +121,7 @@ class ReceiveSession {
   HeldDigests held_ GUARDED_BY(mu_);  // once proven
 
   // Set before Accept is sent, so before any bucket comes.
-  std::optional<LentMemory> lent_;  // without its memory, which the slot has
+  std::optional<LentMemory> lent_;  // without its memory, once the slot has it or a copy of it
   std::optional<Staging> staging_;
   std::optional<Verifier> verifier_;
   std::vector<TensorDigest> base_;  // per plan tensor; empty without a base

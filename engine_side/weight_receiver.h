@@ -121,9 +121,10 @@ class WeightReceiver {
 
   // Makes a version live that lies in memory already, in the layout of the receiver, by a session like any other: the
   // slot shows the lent memory, which is digested where it lies, proven and flipped to; nothing is copied. The memory
-  // is let go when its slot gets another version.
+  // is let go when its slot gets another version. Slots on devices get a copy, which is proven in any case; then the
+  // memory is let go at once.
   //
-  // FailedPrecondition "slot_read_only"  flips in place write to every slot, and devices cannot read lent memory
+  // FailedPrecondition "slot_read_only"  flips in place write to every slot of host memory
   // InvalidArgument    "bad_lent_memory" not a slot's bytes of each rank; as CheckOffer
   // as SessionRegistry::Open, WeightSlots::ReserveLent, Verifier::Check and FlipGate::Flip; Cancelled "cancelled"
   virtual Result<FlipReport> Adopt(LentVersion version, Deadline deadline, std::stop_token stop = {}) = 0;

@@ -11,15 +11,6 @@ namespace {
 constexpr std::int64_t kTensorAlignment = 64;
 constexpr Duration kLookAgain = std::chrono::seconds(1);  // an exchange ends by itself and notifies
 
-// Where each tensor of a rank begins, and after them all the bytes of the rank.
-std::vector<std::int64_t> TensorOffsets(const RankLayout& rank) {
-  std::vector<std::int64_t> offsets{0};
-  for (const LocalTensor& tensor : rank.tensors) {
-    offsets.push_back(RoundUp(offsets.back() + tensor.Bytes(), kTensorAlignment));
-  }
-  return offsets;
-}
-
 }  // namespace
 
 struct WeightSlots::Slot {
@@ -55,6 +46,14 @@ Result<std::unique_ptr<WeightSlots>> WeightSlots::Create(const Layout& engine_la
     if (!memory.when_reserved) RETURN_IF_ERROR(slots->GiveMemory(i, {}));
   }
   return slots;
+}
+
+std::vector<std::int64_t> WeightSlots::TensorOffsets(const RankLayout& rank) {
+  std::vector<std::int64_t> offsets{0};
+  for (const LocalTensor& tensor : rank.tensors) {
+    offsets.push_back(RoundUp(offsets.back() + tensor.Bytes(), kTensorAlignment));
+  }
+  return offsets;
 }
 
 std::int64_t WeightSlots::RankBytes(const RankLayout& rank) { return TensorOffsets(rank).back(); }

@@ -107,6 +107,8 @@ class WeightSlots {
   const HeldDigests& HeldOf(const WeightLease& lease) const;
   // The memory of one rank's tensors in a rank's slot, from the first to behind the last.
   static std::int64_t RankBytes(const RankLayout& rank);
+  // Where in it each tensor begins, and behind them all where it ends.
+  static std::vector<std::int64_t> TensorOffsets(const RankLayout& rank);
 
   std::optional<WeightVersion> live() const EXCLUDES(mu_);
   std::optional<WeightVersion> kept() const EXCLUDES(mu_);

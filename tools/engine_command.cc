@@ -126,8 +126,9 @@ Outcome RunEngine(Program& program, const EngineOptions& options) {
   process.flip = options.flip == "in_place" ? FlipMode::kInPlace : FlipMode::kShadow;
   process.fast_numerics = options.numerics == "fast";
   process.stall_budget.refuse = options.over_budget == "refuse";
-  // What a daemon lends needs no memory of this process.
-  process.slot_memory.when_reserved = !options.membership.from_daemon.empty() && process.flip == FlipMode::kShadow;
+  // What a daemon lends needs no memory of this process; on a device it is copied.
+  process.slot_memory.when_reserved =
+      !options.membership.from_daemon.empty() && process.flip == FlipMode::kShadow && process.devices.empty();
   ASSIGN_OR_RETURN(const auto engine_process, EngineProcess::Start(process, checkpoint));
   ReceivingProcess* const engine = &engine_process->receiving();
   program.out.PrintListening(engine->address());

@@ -65,6 +65,28 @@ class FakeGpuTest(EndToEndTest):
                 self.assertEqual(engine.status()["live"]["digest"], on_cpu.ready["digest"])
                 self.assertEqual(self.tokens(engine), self.tokens(on_cpu))
 
+    def test_an_engine_on_a_device_copies_what_a_daemon_lends_and_follows_it(self):
+        socket = self.runtime / "cache.sock"
+        daemon = self.start("daemon", checkpoint(), "--socket", socket)
+        daemon.address = daemon.until(lambda event: event.get("event") == "listening")["address"]
+        daemon.until(lambda event: event.get("event") == "ready")
+        on_cpu = self.start_engine(checkpoint())
+        engines = [self.start_engine(checkpoint(), "--device", "cuda:1", "--kv-pages", 64, "--from-daemon", socket, "--flip", flip,
+                                     env=TWO_GPUS) for flip in ("shadow", "in_place")]  # fmt: skip
+        for engine in engines:
+            self.assertEqual((engine.ready["source"], engine.ready["digest"]), ("daemon", on_cpu.ready["digest"]))
+            self.assertEqual(self.tokens(engine), self.tokens(on_cpu))
+
+        self.publish_ok(checkpoint(version=2), daemon)
+        self.publish_ok(checkpoint(version=2), on_cpu)
+
+        for engine in engines:
+            watch = self.start("watch", engine.address)
+            watch.until(lambda line: line["live"]["digest"] == on_cpu.status()["live"]["digest"] and line["ready"])
+            watch.kill()
+            self.assertEqual(self.tokens(engine), self.tokens(on_cpu))
+            self.assertIs(self.run_ok("verify", engine.address, checkpoint(version=2)).object["equal"], True)
+
     def test_devices_that_are_not_there_or_too_few_are_refused_with_those_that_are(self):
         """C-095."""
         for arguments, reason in ((("--device", "cuda:7"), "no_such_device"),
