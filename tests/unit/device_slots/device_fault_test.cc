@@ -20,7 +20,16 @@ void ExpectSameCensus(const FakeCudaCensus& now, const FakeCudaCensus& before) {
   EXPECT_EQ(now.events, before.events);
 }
 
-class DeviceFaultTest : public DeviceEngineTest, public testing::WithParamInterface<FlipMode> {};
+class DeviceFaultTest : public DeviceEngineTest, public testing::WithParamInterface<FlipMode> {
+ protected:
+  // After a sync that failed: what is live is what was, `before` is all that is there, and the next sync works.
+  void ExpectNothingLeft(const FakeCudaCensus& before, const std::optional<WeightVersion>& version,
+                         const EngineContents& live) {
+    EXPECT_EQ(receiver_->status().live, version);
+    EXPECT_EQ(Live(), live);
+    ExpectSameCensus(FakeCuda::Census(), before);
+  }
+};
 
 // Not every call, so that it does not take long; the two modes and the three errors meet different ones.
 TEST_P(DeviceFaultTest, I6WhicheverCallFailsTheLiveVersionStaysAllComesBackAndTheNextSyncWorks) {
@@ -47,18 +56,53 @@ TEST_P(DeviceFaultTest, I6WhicheverCallFailsTheLiveVersionStaysAllComesBackAndTh
     ++failed;
     EXPECT_THAT(status.reason(), AnyOf("device_memory", "device_lost", "device_error", "flip_undone"));
     EXPECT_THAT(status.message(), HasSubstr("fakeError"));
-    EXPECT_EQ(receiver_->status().live, version);
-    EXPECT_EQ(Live(), live);
+    ExpectNothingLeft(before, version, live);
     PublishWell(++seed);
-    ExpectSameCensus(FakeCuda::Census(), before);
   }
   EXPECT_GT(failed, 12);
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, DeviceFaultTest, testing::Values(FlipMode::kShadow, FlipMode::kInPlace),
-                         [](const testing::TestParamInfo<FlipMode>& mode) {
-                           return mode.param == FlipMode::kShadow ? "shadow" : "in_place";
-                         });
+// Every call that enqueues something, one after another, in staging, proof and flip.
+class DeviceFaultSweepTest : public DeviceFaultTest {
+ protected:
+  void FailEveryCallOf(const char* function) {
+    Start(GetParam(), TransportKind::kLoopback);
+    PublishWell(1);
+    PublishWell(2);
+    const FakeCudaCensus before = FakeCuda::Census();
+    std::uint32_t seed = 2;
+    for (int call = 1;; ++call) {
+      SCOPED_TRACE(call);
+      const EngineContents live = Live();
+      const auto version = receiver_->status().live;
+      FakeCuda::Fail(function, call, cudaErrorInvalidValue);
+
+      const Status status = Publish(++seed).status;
+
+      if (FakeCuda::TakeBackFaults() == 1) {  // no sync has so many
+        EXPECT_TRUE(status.ok()) << status.ToString();
+        EXPECT_GT(call, 3);
+        return;
+      }
+      EXPECT_THAT(status.reason(), AnyOf("device_error", "flip_undone"));
+      EXPECT_THAT(status.message(), HasSubstr("fakeError"));
+      ExpectNothingLeft(before, version, live);
+      if (call % 8 == 0) PublishWell(++seed);
+    }
+  }
+};
+
+TEST_P(DeviceFaultSweepTest, I6EveryCopyOfASyncMayFailOnce) { FailEveryCallOf("cudaMemcpyAsync"); }
+TEST_P(DeviceFaultSweepTest, I6EveryKernelOfASyncMayFailOnce) { FailEveryCallOf("cudaLaunchKernelExC"); }
+TEST_P(DeviceFaultSweepTest, I6EveryMarkOfASyncMayFailOnce) { FailEveryCallOf("cudaEventRecord"); }
+TEST_P(DeviceFaultSweepTest, I6EveryClearingOfASyncMayFailOnce) { FailEveryCallOf("cudaMemsetAsync"); }
+
+constexpr auto NameOfMode = [](const testing::TestParamInfo<FlipMode>& mode) {
+  return mode.param == FlipMode::kShadow ? "shadow" : "in_place";
+};
+INSTANTIATE_TEST_SUITE_P(Modes, DeviceFaultSweepTest, testing::Values(FlipMode::kShadow, FlipMode::kInPlace),
+                         NameOfMode);
+INSTANTIATE_TEST_SUITE_P(Modes, DeviceFaultTest, testing::Values(FlipMode::kShadow, FlipMode::kInPlace), NameOfMode);
 
 class DeviceMemoryTest : public DeviceEngineTest {};
 
