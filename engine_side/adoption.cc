@@ -109,7 +109,8 @@ Result<FlipReport> AdoptVersion(ReceiverParts& parts, LentVersion version, Deadl
   session->OnFlip(Flip{.session = id});
   Result<FlipReport> end = answers.AwaitEnd();
   while (!session->AwaitOver(Deadline::After(parts.clock, kLookAgain))) continue;
-  parts.registry.Close(*session);  // so that it ends here, and not on its own thread
+  parts.registry.Close(*session);
+  session->AwaitThread();
   return end;
 }
 

@@ -35,6 +35,7 @@ Connection::Connection(ControlChannel& channel, ReceiverParts& parts)
     : channel_(channel), parts_(parts), id_(SessionId::Mint().value) {}
 
 Connection::~Connection() {
+  Replace(nullptr);
   for (TransportListener* listener : parts_.options.listeners) listener->Forget(id_);
   for (const auto& route : routes_) route->RequestStop();
 }
@@ -252,10 +253,13 @@ std::shared_ptr<ReceiveSession> Connection::SessionOf(SessionId id) {
   return nullptr;
 }
 
-// Routes find the session from here on, so before its Accept. The registry has ended the one before.
+// Routes find the session from here on, so before its Accept. The one before is over.
 void Connection::Replace(std::shared_ptr<ReceiveSession> session) {
-  MutexLock lock(mu_);
-  session_.swap(session);
+  {
+    MutexLock lock(mu_);
+    session_.swap(session);
+  }
+  if (session != nullptr) session->AwaitThread();
 }
 
 std::shared_ptr<ReceiveSession> Connection::current() const {

@@ -51,6 +51,9 @@ class ReceiveSession {
   bool ended() const EXCLUDES(mu_);
   // Once its end is decided: waits until everything is given back. False at the deadline.
   bool AwaitOver(Deadline deadline) EXCLUDES(mu_);
+  // Once it is over, by whoever began it and before that lets go of it: waits until the session's own thread, which may
+  // be the one that takes it out of the registry, has done with it. That thread cannot wait for itself.
+  void AwaitThread() { preparer_.Join(); }
 
   // The registry has opened the session: reserves a shadow slot, then sends Accept. Where something is lent no bucket
   // comes, but OnLent, and a slot in host memory shows what is lent.
