@@ -14,3 +14,5 @@ namespace bascule {
 void AddOnHost(WeightView x, std::int64_t size, float* y, Isa isa = BestIsa());
 
 }  // namespace bascule
+
+// Roofline, per element: 4 bytes of y read and written, and x read; in a decode step all of it is in the core's cache.

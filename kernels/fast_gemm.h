@@ -54,3 +54,5 @@ class FastGemm {
 };
 
 }  // namespace bascule
+
+// Roofline: as gemm.h, with the library's bf16 multiply-adds: from least_rows() on they are the limit.

@@ -43,3 +43,6 @@ struct GemmProblem {
 void GemmOnHost(const GemmProblem& problem, std::int64_t first, std::int64_t last, Isa isa = BestIsa());
 
 }  // namespace bascule
+
+// Roofline: with few rows the weights, read once at the speed of memory; with more (about 16) rows * k multiply-adds
+// for each output, of fp32.
