@@ -70,7 +70,8 @@ class ScatterOrderTest : public testing::Test {
     const auto proven = FakeDevice().MakeEvent().value();
     EXPECT_TRUE(kernels_.digest_changes(batch_, proving->handle()).ok());
     EXPECT_TRUE(proving->Record(*proven).ok());
-    if (waits) EXPECT_TRUE(flipping->WaitFor(*proven).ok());
+    const Status waited = waits ? flipping->WaitFor(*proven) : OkStatus();
+    EXPECT_TRUE(waited.ok());
     EXPECT_TRUE(kernels_.scatter(batch_, flipping->handle()).ok());
     EXPECT_TRUE(Drain(FakeDevice(), *proving).ok());
     EXPECT_TRUE(Drain(FakeDevice(), *flipping).ok());
