@@ -114,7 +114,9 @@ Status ReceivingProcess::Parts::OpenRoots(const ReceivingOptions& options) {
 Status ReceivingProcess::Parts::MakeListeners(const std::vector<Device*>& devices) {
   ASSIGN_OR_RETURN(own_listener, LoopbackListener::Create(own_network, kSelf));
   const std::string socket = fmt::format("{}/engine-{}", DefaultRuntimeDirectory(), InstanceId::Mint().ToString());
-  ASSIGN_OR_RETURN(shm_listener, ShmListener::Create(socket + ".sock"));
+  Result<std::unique_ptr<ShmListener>> shm = ShmListener::Create(socket + ".sock");
+  if (!shm.ok()) return shm.status().WithContext("shared memory's socket, which lies where XDG_RUNTIME_DIR says");
+  shm_listener = *std::move(shm);
   if (!devices.empty() && std::ranges::count(devices, devices.front()) == std::ssize(devices)) {
     ASSIGN_OR_RETURN(cuda_ipc_listener, CudaIpcListener::Create(socket + "-gpu.sock", *devices.front()));
   }

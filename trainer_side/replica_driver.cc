@@ -420,7 +420,9 @@ Result<WeightVersion> ReplicaDriver::KeptByAll(std::optional<std::uint64_t> to) 
   const WeightVersion& kept = standing.front()->connection->kept();
   for (const Replica* replica : standing) {
     const WeightVersion& own = replica->connection->kept();
-    if (own.run.empty()) return Status::FailedPrecondition("no_kept_version", replica->address());
+    if (own.run.empty()) {
+      return Status::FailedPrecondition("no_kept_version", replica->address() + " has no version to go back to");
+    }
     if (own == kept) continue;
     return Status::FailedPrecondition(
         "kept_differs", fmt::format("{} keeps {}, {} keeps {}", standing.front()->address(), kept.ToString(),

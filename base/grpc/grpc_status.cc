@@ -67,6 +67,10 @@ Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return OkStatus();
   const StatusCode code = CodeOf(status.error_code());
   const std::string& reason = status.error_details();
+  // gRPC's own answer to a call that nobody there has heard of comes without a word.
+  if (code == StatusCode::kUnimplemented && reason.empty() && status.error_message().empty()) {
+    return Status(code, ReasonOf(code), "a server answers there, but it is of another kind");
+  }
   return Status(code, reason.empty() ? ReasonOf(code) : std::string_view(reason), status.error_message());
 }
 

@@ -88,6 +88,15 @@ class EngineTest(EndToEndTest):
                 if code == 1:
                     self.assertEqual(ended.error["reason"], "bad_cores")
 
+    def test_a_runtime_directory_that_is_not_there_is_said_with_the_variable_that_names_it(self):
+        for place in ("/nonexistent", f"{self.runtime}/{'long' * 30}"):
+            with self.subTest(place):
+                ended = self.start("engine", checkpoint(), env={"XDG_RUNTIME_DIR": place}).finish()
+
+                self.assertEqual(ended.code, 1, ended)
+                self.assertIn(ended.error["reason"], ("runtime_directory", "bad_socket_path"))
+                self.assertIn("XDG_RUNTIME_DIR", ended.error["message"])
+
     def test_the_initial_load_is_the_first_row_of_its_history(self):
         engine = self.start_engine(checkpoint())
 

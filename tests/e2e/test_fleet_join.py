@@ -97,7 +97,12 @@ class JoinTest(FleetTest):
         self.assertEqual(late.ready["digest"], self.digest(checkpoint()))
         status = self.run_ok("status", address).object
         self.assertEqual((status["role"], status["committed"]["version"]), ("publisher", 0))
-        self.assert_fails(run("rollback", address, "--to", 5), 1, "no_kept_version")
+        nowhere = run("rollback", address, "--to", 5)
+        self.assert_fails(nowhere, 1, "no_kept_version")
+        self.assertRegex(nowhere.error["message"], r"^127.0.0.1:\d+ has no version to go back to$")
+        nobodys = run("generate", address, "--tokens", 1)
+        self.assert_fails(nobodys, 1, "wrong_service")
+        self.assertIn("of another kind", nobodys.error["message"])
 
 
 if __name__ == "__main__":
