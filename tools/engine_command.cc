@@ -222,7 +222,7 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
       ->check(AtLeast(1));
   app.add_option("--max-waiting", process.max_waiting, "requests that wait for their turn; further ones are refused")
       ->capture_default_str()
-      ->check(AtLeast(0));
+      ->check(AtLeast(1));
   app.add_option("--allow-root", process.allow_roots,
                  "directory beneath which peers may have versions loaded (publish --from-disk); may be repeated")
       ->type_name("DIR");

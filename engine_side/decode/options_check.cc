@@ -36,12 +36,12 @@ Status CheckOptions(const DecodeOptions& options) {
     return bad(fmt::format("page_tokens={} want a multiple of {}", options.page_tokens, kKvGroup));
   }
   if (!options.drains && options.kv_policy == KvPolicy::kDrain) return bad("kv_policy=drain needs flip mode shadow");
-  if (options.max_waiting_tokens < 0 || options.time_limit <= Duration::zero()) {
+  if (options.max_waiting_tokens < 1 || options.time_limit <= Duration::zero()) {
     return bad(
         fmt::format("max_waiting_tokens={} time_limit_ms={}", options.max_waiting_tokens, MsOf(options.time_limit)));
   }
   if (options.threads < 1 || options.threads > 1024 || options.kv_pages < 0 || options.max_running < 1 ||
-      options.max_waiting < 0 || options.max_step_tokens < 1) {
+      options.max_waiting < 1 || options.max_step_tokens < 1) {
     return bad(fmt::format("threads={} kv_pages={} max_running={} max_waiting={} max_step_tokens={}", options.threads,
                            options.kv_pages, options.max_running, options.max_waiting, options.max_step_tokens));
   }

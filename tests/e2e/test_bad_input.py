@@ -70,6 +70,7 @@ class UsageTest(EndToEndTest):
             "new run without a name": ["publish", dense, "--to", "127.0.0.1:1", "--new-run"],
             "negative version": ["publish", dense, "--to", "127.0.0.1:1", "--version", "-1"],
             "one slot": ["engine", dense, "--slots", "1"],
+            "no request may wait, so none would ever run": ["engine", dense, "--max-waiting", "0"],
             "unknown dtype": ["digest", dense, "--dtype", "fp8"],
             "unknown flip": ["engine", dense, "--flip", "sideways"],
             "unknown log level": ["--log-level", "loud", "digest", dense],

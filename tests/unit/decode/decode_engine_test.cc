@@ -520,6 +520,8 @@ TEST_P(DecodeEngineTest, OptionsThatCannotWorkAreRefused) {
   EXPECT_EQ(refusal([](DecodeOptions& o) { o.page_tokens = 10; }), "bad_options");
   EXPECT_EQ(refusal([](DecodeOptions& o) { o.max_running = 0; }), "bad_options");
   EXPECT_EQ(refusal([](DecodeOptions& o) { o.max_step_tokens = 0; }), "bad_options");
+  EXPECT_EQ(refusal([](DecodeOptions& o) { o.max_waiting = 0; }), "bad_options");  // all go through the queue
+  EXPECT_EQ(refusal([](DecodeOptions& o) { o.max_waiting_tokens = 0; }), "bad_options");
   EXPECT_EQ(refusal([](DecodeOptions& o) { o.dtype = DType::kF16; }), "bad_options");
   EXPECT_EQ(refusal([](DecodeOptions& o) { o.config.kv_heads = 3; }), "bad_options");
   EXPECT_EQ(refusal([](DecodeOptions& o) { o.ranks = 0; }), "bad_options");
