@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <unordered_set>
 
 namespace bascule {
 namespace {
+
+// A run whose last number is taken could not go on: the number that wraps around has been given away before.
+constexpr std::uint64_t kMaxNumber = std::numeric_limits<std::int64_t>::max();
 
 Status BadManifest(std::string message) { return Status::InvalidArgument("bad_manifest", std::move(message)); }
 
@@ -97,6 +101,9 @@ Status CheckOffer(const ManifestOffer& offer) {
   }
   if (offer.run.empty()) return BadManifest("the run has no name");
   RETURN_IF_ERROR(CheckText("run", offer.run, kMaxRunBytes));
+  if (offer.number > kMaxNumber) {
+    return BadManifest(fmt::format("number={}, most={}; a new run may begin at any number", offer.number, kMaxNumber));
+  }
   RETURN_IF_ERROR(CheckText("model", offer.model, kMaxModelBytes));
   RETURN_IF_ERROR(CheckLabels(offer.labels));
   RETURN_IF_ERROR(CheckScope(offer));

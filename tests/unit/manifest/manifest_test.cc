@@ -72,6 +72,7 @@ TEST(ManifestTest, EveryRuleOfAnOfferIsChecked) {
       {[](ManifestOffer& o) { o.format_version = 2; }, "format_version=2"},
       {[](ManifestOffer& o) { o.run = ""; }, "no name"},
       {[](ManifestOffer& o) { o.run = std::string(257, 'r'); }, "257 bytes"},
+      {[](ManifestOffer& o) { o.number = std::uint64_t{1} << 63; }, "number=9223372036854775808, most="},
       {[](ManifestOffer& o) { o.model = std::string(4097, 'm'); }, "4097 bytes"},
       {[](ManifestOffer& o) { std::swap(o.tensors[0], o.tensors[1]); }, "unsorted: b before a"},
       {[](ManifestOffer& o) { o.tensors.push_back(o.tensors[1]); }, "two tensors are named b"},
