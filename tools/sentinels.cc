@@ -34,7 +34,7 @@ bool AreLogprobs(const Json& logprobs, std::size_t count) {
 
 Result<std::vector<Sentinel>> ReadSentinels(const std::string& path) {
   std::ifstream file(path);
-  if (!file) return Status::NotFound("no_such_file", path);
+  if (!file) return Status::NotFound("no_such_file", path + ": no such file, or not readable");
   std::vector<Sentinel> sentinels;
   std::string text;
   for (int line = 1; std::getline(file, text); ++line) {
