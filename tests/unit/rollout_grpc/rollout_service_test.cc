@@ -353,7 +353,7 @@ TEST_F(RolloutServiceTest, AClientThatDoesNotReadFillsItsOwnQueueOnlyAndOthersGo
 
 // Nobody reads and nobody goes: the stream's place comes back all the same.
 TEST_F(RolloutServiceTest, AClientThatTakesNothingLosesItsStream) {
-  Serve({.max_streams = 1, .write_patience = std::chrono::milliseconds(100)});
+  Serve({.max_streams = 1, .write_patience = std::chrono::milliseconds(500)});
   std::atomic<bool> reads{false};
   const auto idle = std::jthread([&] {
     const auto rollout = client_->Generate({.prompt = {1}}, Patience(), {}, [&](const Rollout&) { reads.wait(false); });
