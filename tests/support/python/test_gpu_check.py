@@ -98,6 +98,12 @@ class GpuCheckTest(unittest.TestCase):
         found = "echo '========= Invalid __global__ write of size 4 bytes';"
         self.assertFalse(self.run_step("memcheck", slow.format(found), "test", 0.5, ["a program"], may_run_out=True))
 
+    def test_a_program_that_does_nothing_is_no_success(self):
+        self.assertFalse(self.run_step("bench one", "true", "rows"))
+        self.assertFalse(self.run_step("test kernels", "true", "test"))
+
+        self.assertEqual([step["detail"] for step in self.written()["steps"]], ["no row", "0 tests"])
+
     def test_what_no_time_is_left_for_is_said(self):
         self.check.until = time.monotonic()
         self.assertFalse(self.run_step("bench one", "true", "rows"))
