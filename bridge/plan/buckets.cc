@@ -44,71 +44,109 @@ std::optional<Slice> Joined(const Slice& first, const Slice& second) {
   return joined;
 }
 
-struct OrderedBucket {
+struct OrderedTwins {
   std::int32_t first_tensor = 0;
-  std::int32_t turn = 0;  // how many buckets of the route began with this tensor before
-  Bucket bucket;
+  std::int32_t turn = 0;  // how many buckets of the lane began with this tensor before
+  std::int32_t lane = 0;
+  std::vector<Bucket> twins;
 };
 
 }  // namespace
 
 BucketFiller::BucketFiller(std::vector<Route> routes, std::int64_t bucket_bytes)
-    : routes_(std::move(routes)),
-      bucket_bytes_(bucket_bytes),
-      buckets_(routes_.size()),
-      last_row_(routes_.size()),
-      closed_(routes_.size(), true) {}
-
-void BucketFiller::Add(const Route& route, std::int32_t engine_row, Slice slice) {
-  const auto index = static_cast<std::size_t>(std::ranges::lower_bound(routes_, route) - routes_.begin());
-  std::vector<Bucket>& buckets = buckets_[index];
-  payload_bytes_ += slice.payload_bytes;
-  const bool same_row = !closed_[index] && last_row_[index] == engine_row;
-  last_row_[index] = engine_row;
-  if (same_row && buckets.back().payload_bytes + slice.payload_bytes <= bucket_bytes_) {
-    Bucket& last = buckets.back();
-    if (const std::optional<Slice> joined = Joined(last.slices.back(), slice)) {
-      last.slices.back() = *joined;
-      last.payload_bytes += slice.payload_bytes;
-      return;
-    }
+    : routes_(std::move(routes)), bucket_bytes_(bucket_bytes), lanes_(routes_.size()) {
+  for (std::size_t route = 0; route < routes_.size(); ++route) {
+    lanes_[route].routes = {static_cast<std::int32_t>(route)};
+    lanes_[route].last_rows.resize(1);
   }
-  if (closed_[index]) buckets.push_back({.route = static_cast<std::int32_t>(index), .slices = {}, .payload_bytes = 0});
-  closed_[index] = false;
-  AddBehind(buckets, std::move(slice));
 }
 
-void BucketFiller::CloseBuckets() { closed_.assign(routes_.size(), true); }
+BucketFiller::Lane& BucketFiller::LaneOf(std::span<const RoutedSlice> slices) {
+  const auto index_of = [this](const RoutedSlice& slice) {
+    return static_cast<std::int32_t>(std::ranges::lower_bound(routes_, slice.route) - routes_.begin());
+  };
+  if (slices.size() == 1) return lanes_[static_cast<std::size_t>(index_of(slices.front()))];
+  std::vector<std::int32_t> routes;
+  for (const RoutedSlice& slice : slices) routes.push_back(index_of(slice));
+  const auto [lane, is_new] = lane_of_.try_emplace(std::move(routes), lanes_.size());
+  if (is_new) lanes_.push_back({.routes = lane->first, .last_rows = std::vector<std::int32_t>(slices.size())});
+  return lanes_[lane->second];
+}
 
-void BucketFiller::AddBehind(std::vector<Bucket>& buckets, Slice slice) const {
-  std::int64_t offset = RoundUp(buckets.back().payload_bytes, kSliceAlignment);
-  if (offset + slice.payload_bytes > bucket_bytes_) {
-    buckets.push_back({.route = buckets.back().route, .slices = {}, .payload_bytes = 0});
+void BucketFiller::Add(std::span<RoutedSlice> slices) {
+  Lane& lane = LaneOf(slices);
+  payload_bytes_ += slices.front().slice.payload_bytes * std::ssize(slices);
+  const bool joined = Join(lane, slices);
+  for (std::size_t i = 0; i < slices.size(); ++i) lane.last_rows[i] = slices[i].engine_row;
+  if (joined) return;
+  if (lane.closed) Open(lane);
+  AddBehind(lane, slices);
+}
+
+// All of them or none, so that twins stay alike.
+bool BucketFiller::Join(Lane& lane, std::span<const RoutedSlice> slices) const {
+  if (lane.closed) return false;
+  Twins& last = lane.buckets.back();
+  if (last.front().payload_bytes + slices.front().slice.payload_bytes > bucket_bytes_) return false;
+  std::vector<Slice> joined;
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    if (lane.last_rows[i] != slices[i].engine_row) return false;
+    const std::optional<Slice> one = Joined(last[i].slices.back(), slices[i].slice);
+    if (!one) return false;
+    joined.push_back(*one);
+  }
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    last[i].slices.back() = joined[i];
+    last[i].payload_bytes += slices[i].slice.payload_bytes;
+  }
+  return true;
+}
+
+void BucketFiller::CloseBuckets() {
+  for (Lane& lane : lanes_) lane.closed = true;
+}
+
+void BucketFiller::Open(Lane& lane) const {
+  Twins& twins = lane.buckets.emplace_back();
+  for (const std::int32_t route : lane.routes) twins.push_back({.route = route, .slices = {}, .payload_bytes = 0});
+  lane.closed = false;
+}
+
+void BucketFiller::AddBehind(Lane& lane, std::span<RoutedSlice> slices) const {
+  const std::int64_t bytes = slices.front().slice.payload_bytes;
+  std::int64_t offset = RoundUp(lane.buckets.back().front().payload_bytes, kSliceAlignment);
+  if (offset + bytes > bucket_bytes_) {
+    Open(lane);
     offset = 0;
   }
-  slice.payload_offset = offset;
-  buckets.back().payload_bytes = offset + slice.payload_bytes;
-  buckets.back().slices.push_back(std::move(slice));
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    Bucket& bucket = lane.buckets.back()[i];
+    slices[i].slice.payload_offset = offset;
+    bucket.payload_bytes = offset + bytes;
+    bucket.slices.push_back(std::move(slices[i].slice));
+  }
 }
 
 void BucketFiller::MoveInto(Plan& plan) {
-  std::vector<OrderedBucket> ordered;
-  for (std::vector<Bucket>& of_route : buckets_) {
-    for (Bucket& bucket : of_route) {
-      const std::int32_t first_tensor = bucket.slices.front().tensor;
-      const bool again = !ordered.empty() && ordered.back().bucket.route == bucket.route &&
-                         ordered.back().first_tensor == first_tensor;
+  std::vector<OrderedTwins> ordered;
+  for (std::size_t l = 0; l < lanes_.size(); ++l) {
+    const auto lane = static_cast<std::int32_t>(l);
+    for (Twins& twins : lanes_[l].buckets) {
+      const std::int32_t first_tensor = twins.front().slices.front().tensor;
+      const bool again = !ordered.empty() && ordered.back().lane == lane && ordered.back().first_tensor == first_tensor;
       const std::int32_t turn = again ? ordered.back().turn + 1 : 0;
-      ordered.push_back({first_tensor, turn, std::move(bucket)});
+      ordered.push_back({first_tensor, turn, lane, std::move(twins)});
     }
-    std::vector<Bucket>().swap(of_route);
+    std::vector<Twins>().swap(lanes_[l].buckets);
   }
-  std::stable_sort(ordered.begin(), ordered.end(), [](const OrderedBucket& a, const OrderedBucket& b) {
-    return std::tie(a.first_tensor, a.turn, a.bucket.route) < std::tie(b.first_tensor, b.turn, b.bucket.route);
+  std::stable_sort(ordered.begin(), ordered.end(), [](const OrderedTwins& a, const OrderedTwins& b) {
+    return std::tie(a.first_tensor, a.turn, a.lane) < std::tie(b.first_tensor, b.turn, b.lane);
   });
   plan.buckets.clear();
   plan.buckets.reserve(ordered.size());
-  for (OrderedBucket& entry : ordered) plan.buckets.push_back(std::move(entry.bucket));
+  for (OrderedTwins& entry : ordered) {
+    for (Bucket& bucket : entry.twins) plan.buckets.push_back(std::move(bucket));
+  }
   plan.routes = std::move(routes_);
   plan.payload_bytes = payload_bytes_;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "bridge/plan/buckets_internal.h"
 #include "bridge/plan/name_match_internal.h"
@@ -118,25 +119,41 @@ std::vector<std::int32_t> WindowsOfSent(const Plan& plan, std::int64_t window_by
   return windows;
 }
 
-void FillBuckets(const Slicing& slicing, const Layout& sender, const Layout& engine, const PlanOptions& options,
-                 Plan& plan) {
+// Part `box` of `twins`, which are one run, or the same for several engine ranks.
+void SlicesOf(std::span<const Run> twins, const Box& box, const RowRef& from, const Layout& sender,
+              const Layout& engine, std::vector<RoutedSlice>& slices) {
+  slices.clear();
+  for (const Run& run : twins) {
+    slices.push_back({.route = {from.rank, run.engine.rank},
+                      .engine_row = run.engine.row,
+                      .slice = SliceOf(run, box, from, sender, engine)});
+  }
+}
+
+Status FillBuckets(const Layout& sender, const Layout& engine, const NameMatch& match, const PlanOptions& options,
+                   Plan& plan) {
   const bool alike = sender == engine;
+  ASSIGN_OR_RETURN(const Slicing slicing,
+                   SliceTensors(sender, engine, match, options.bucket_bytes, options.twins && !alike));
   const std::vector<RowRef> senders = alike ? TakeFromTwins(slicing) : BalanceSenders(slicing, sender.ranks.size());
   const std::vector<std::int32_t> windows = WindowsOfSent(plan, options.window_bytes);
   std::int32_t window = 0;
   BucketFiller filler(RoutesOf(slicing, senders), options.bucket_bytes);
-  for (const Run& run : slicing.runs) {
+  std::vector<RoutedSlice> slices;
+  for (std::size_t r = 0; r < slicing.runs.size(); r += slicing.runs[r].twins) {
+    const Run& run = slicing.runs[r];
     const auto tensor = static_cast<std::size_t>(run.tensor);
     if (windows[tensor] != window) filler.CloseBuckets();
     window = windows[tensor];
     std::size_t part = run.first_part;
     for (const Box& box : PartsOf(run.logical_box, engine.tensors[tensor].dtype, options.bucket_bytes)) {
-      const RowRef& from = senders[part];
+      SlicesOf(std::span(slicing.runs).subspan(r, run.twins), box, senders[part], sender, engine, slices);
+      filler.Add(slices);
       part += run.part_step;
-      filler.Add({from.rank, run.engine.rank}, run.engine.row, SliceOf(run, box, from, sender, engine));
     }
   }
   filler.MoveInto(plan);
+  return OkStatus();
 }
 
 }  // namespace
@@ -165,12 +182,11 @@ Result<Plan> MakePlan(const Layout& sender, const Layout& engine, const PlanOpti
   RETURN_IF_ERROR(CheckInput(sender, engine, options));
   ASSIGN_OR_RETURN(NameMatch match, MatchNames(sender.tensors, engine.tensors, options.ignore, options.scope));
   RETURN_IF_ERROR(CheckSpecs(sender, engine, match));
-  ASSIGN_OR_RETURN(const Slicing slicing, SliceTensors(sender, engine, match, options.bucket_bytes));
   Plan plan;
   plan.tensors = engine.tensors;
   plan.scope = options.scope;
   plan.carried = std::move(match.carried);
-  FillBuckets(slicing, sender, engine, options, plan);
+  RETURN_IF_ERROR(FillBuckets(sender, engine, match, options, plan));
   plan.names = std::move(match.names);
   RETURN_IF_ERROR(ProveCoverage(plan, engine));
   plan.sender_layout = LayoutDigest(sender);

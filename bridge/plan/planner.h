@@ -25,11 +25,15 @@ struct PlanOptions {
   // Patterns of logical names, '*' as above: only these tensors are sent, and all of them have to be. What the sender
   // has outside takes no part; the engine carries its own over. Empty: everything is sent.
   std::vector<std::string> scope = {};
+  // What several engine ranks need comes from one sending rank, in buckets of its own, which are twins (twins.h): for
+  // transports that carry them in one move. Else each rank's comes with its other slices.
+  bool twins = false;
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
 
 // Where several sending ranks hold the same box one is chosen so that bytes per sender balance; but where both layouts
-// are equal (an artifact, a peer) each engine rank takes everything from the sending rank of its number. Buckets follow
+// are equal (an artifact, a peer) each engine rank takes everything from the sending rank of its number, and nothing is
+// shared. Buckets follow
 // the engine's tensor order, alternating between routes. A slice larger than a bucket is cut.
 //
 // Messages list the first 20 names or tensors and the total; a name comes with the nearest one of the other side.

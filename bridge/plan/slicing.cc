@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "bridge/plan/box_cover_internal.h"
 #include "bridge/plan/box_index_internal.h"
 
@@ -45,8 +47,8 @@ std::vector<RowRef> HoldersOf(const Cell& cell, const TensorRows& sender) {
 // Slices one logical tensor; appends to a Slicing.
 class TensorSlicer {
  public:
-  TensorSlicer(std::int32_t tensor, const TensorSpec& spec, std::int64_t bucket_bytes, Slicing& slicing)
-      : tensor_(tensor), spec_(spec), bucket_bytes_(bucket_bytes), slicing_(slicing) {}
+  TensorSlicer(std::int32_t tensor, const TensorSpec& spec, std::int64_t bucket_bytes, bool twins, Slicing& slicing)
+      : tensor_(tensor), spec_(spec), bucket_bytes_(bucket_bytes), twins_(twins), slicing_(slicing) {}
 
   Status Slice(const TensorRows& sender, const TensorRows& engine) {
     const std::vector<Cell> sender_cells = DisjointCells(sender.boxes);
@@ -76,25 +78,35 @@ class TensorSlicer {
  private:
   void Append(const Box& box, std::int32_t holders, const Cell& needed, const TensorRows& engine) {
     const std::vector<Box> parts = PartsOf(box, spec_.dtype, bucket_bytes_);
-    for (std::size_t i = 0; i < needed.holders.size(); ++i) {
+    const std::size_t count = needed.holders.size();
+    const bool shared = twins_ && AreOfDifferentRanks(needed, engine);
+    for (std::size_t i = 0; i < count; ++i) {
       slicing_.runs.push_back({.tensor = tensor_,
                                .logical_box = box,
                                .engine = engine.rows[static_cast<std::size_t>(needed.holders[i])],
                                .holders = holders,
                                .counts = i == 0,
-                               .first_part = slicing_.parts.size() + i,
-                               .part_step = needed.holders.size(),
+                               .twins = shared ? count - i : 1,
+                               .first_part = slicing_.parts.size() + (shared ? 0 : i),
+                               .part_step = shared ? 1 : count,
                                .part_count = parts.size()});
     }
     for (const Box& part : parts) {
-      slicing_.parts.insert(slicing_.parts.end(), needed.holders.size(),
+      slicing_.parts.insert(slicing_.parts.end(), shared ? 1 : count,
                             {holders, part.Elements() * ItemBytes(spec_.dtype)});
     }
+  }
+  // One that has the box in two rows needs it twice. Rows are in the order of ranks.
+  static bool AreOfDifferentRanks(const Cell& needed, const TensorRows& engine) {
+    return std::ranges::adjacent_find(needed.holders, {}, [&](std::int32_t holder) {
+             return engine.rows[static_cast<std::size_t>(holder)].rank;
+           }) == needed.holders.end();
   }
 
   const std::int32_t tensor_;
   const TensorSpec& spec_;
   const std::int64_t bucket_bytes_;
+  const bool twins_;
   Slicing& slicing_;
 };
 
@@ -105,7 +117,7 @@ std::vector<Box> PartsOf(const Box& box, DType wire_type, std::int64_t bucket_by
 }
 
 Result<Slicing> SliceTensors(const Layout& sender, const Layout& engine, const NameMatch& match,
-                             std::int64_t bucket_bytes) {
+                             std::int64_t bucket_bytes, bool twins) {
   const std::size_t count = engine.tensors.size();
   const std::vector<TensorRows> sender_rows = RowsByTensor(
       sender, count, [&](std::int32_t logical) { return match.engine_of_sender[static_cast<std::size_t>(logical)]; });
@@ -113,7 +125,7 @@ Result<Slicing> SliceTensors(const Layout& sender, const Layout& engine, const N
   Slicing slicing;
   for (std::size_t t = 0; t < count; ++t) {
     if (match.sender_of_engine[t] < 0) continue;
-    TensorSlicer slicer(static_cast<std::int32_t>(t), engine.tensors[t], bucket_bytes, slicing);
+    TensorSlicer slicer(static_cast<std::int32_t>(t), engine.tensors[t], bucket_bytes, twins, slicing);
     RETURN_IF_ERROR(slicer.Slice(sender_rows[t], engine_rows[t]));
   }
   return slicing;

@@ -27,8 +27,11 @@ struct Run {
   RowRef engine;
   std::int32_t holders = 0;  // index into Slicing::holder_sets
   bool counts = true;        // the first engine row that needs these elements
-  // Its parts are Slicing::parts[first_part + i * part_step]. Runs of the same box, one an engine row, take turns: so
-  // where senders are used in turn, each serves the same engine ranks again and again, and routes stay few.
+  // How many runs from here on, this one among them, are the same for other engine ranks, and share their parts.
+  std::size_t twins = 1;
+  // Its parts are Slicing::parts[first_part + i * part_step]. Runs of the same box, one an engine row, that do not
+  // share them take turns: so where senders are used in turn, each serves the same engine ranks again and again, and
+  // routes stay few.
   std::size_t first_part = 0;
   std::size_t part_step = 1;
   std::size_t part_count = 0;
@@ -48,11 +51,12 @@ struct Slicing {
 // The boxes of a run of a tensor of this type, in row-major order, each of at most `bucket_bytes` on the wire.
 std::vector<Box> PartsOf(const Box& box, DType wire_type, std::int64_t bucket_bytes);
 
-// Every element that an engine row needs of the tensors that `match` pairs, once.
+// Every element that an engine row needs of the tensors that `match` pairs, once. With `twins`, what several engine
+// ranks need is sent by one rank.
 //
 // FailedPrecondition "not_covered"  no sender row has an element: tensor, engine rank, box
 Result<Slicing> SliceTensors(const Layout& sender, const Layout& engine, const NameMatch& match,
-                             std::int64_t bucket_bytes);
+                             std::int64_t bucket_bytes, bool twins);
 
 // The sender row for each part, such that the bytes of the busiest sending rank come within one part of the least
 // possible, where parts are of one size.

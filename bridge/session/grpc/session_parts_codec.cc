@@ -37,6 +37,7 @@ void ToProto(const PlanOptions& options, v1::PlanOptions* proto) {
   for (const std::string& pattern : options.ignore) proto->add_ignore(pattern);
   proto->set_window_bytes(options.window_bytes);
   for (const std::string& pattern : options.scope) proto->add_scope(pattern);
+  proto->set_twins(options.twins);
 }
 
 void ToProto(const FlipReport& report, v1::FlipReport* proto) {
@@ -67,7 +68,8 @@ PlanOptions FromProto(const v1::PlanOptions& proto) {
   return {.bucket_bytes = proto.bucket_bytes(),
           .ignore = {proto.ignore().begin(), proto.ignore().end()},
           .window_bytes = proto.window_bytes(),
-          .scope = {proto.scope().begin(), proto.scope().end()}};
+          .scope = {proto.scope().begin(), proto.scope().end()},
+          .twins = proto.twins()};
 }
 
 Result<TransportKind> TransportFromProto(std::string_view field, v1::Transport transport) {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "bridge/plan/planner.h"
+#include "bridge/plan/twins.h"
 #include "tests/unit/plan/random_layouts.h"
 
 namespace bascule {
@@ -23,7 +24,8 @@ void ForRandomPlans(const Check& check) {
     SCOPED_TRACE(testing::Message() << "seed=" << seed);
     std::mt19937_64 random(seed);
     const RandomPair pair = MakeRandomPair(random);
-    const PlanOptions options = RandomOptions(random);
+    PlanOptions options = RandomOptions(random);
+    options.twins = seed % 2 == 0;
     const Result<Plan> plan = MakePlan(pair.sender, pair.engine, options);
     ASSERT_TRUE(plan.ok()) << plan.status().ToString();
     check(pair, *plan, options);
@@ -96,11 +98,26 @@ TEST(PlannerPropertyTest, EveryLogicalElementCountsExactlyOnceOverAllEngineRanks
   });
 }
 
+// Each bucket's routes, and those of its twins.
+std::vector<std::vector<std::int32_t>> RoutesOfTwins(const Plan& plan) {
+  std::vector<std::vector<std::int32_t>> routes;
+  while (routes.size() < plan.buckets.size()) {
+    const auto first = static_cast<std::uint32_t>(routes.size());
+    std::vector<std::int32_t> shared;
+    for (std::uint32_t b = first; b < first + CountTwins(plan, first); ++b) shared.push_back(plan.buckets[b].route);
+    routes.insert(routes.end(), shared.size(), shared);
+  }
+  return routes;
+}
+
 TEST(PlannerPropertyTest, BucketsHoldWholeAlignedSlicesBelowTheLimitInTheEnginesOrder) {
   ForRandomPlans([](const RandomPair&, const Plan& plan, const PlanOptions& options) {
     std::int64_t payload_bytes = 0;
-    std::vector<std::int32_t> last_tensor(plan.routes.size(), 0);
-    for (const Bucket& bucket : plan.buckets) {
+    const std::vector<std::vector<std::int32_t>> routes = RoutesOfTwins(plan);
+    std::map<std::pair<std::int32_t, std::vector<std::int32_t>>, std::int32_t> last_tensor;
+    for (std::size_t b = 0; b < plan.buckets.size(); ++b) {
+      const Bucket& bucket = plan.buckets[b];
+      std::int32_t& last = last_tensor[{bucket.route, routes[b]}];
       ASSERT_FALSE(bucket.slices.empty());
       ASSERT_LE(bucket.payload_bytes, options.bucket_bytes);
       std::int64_t end = 0;
@@ -111,8 +128,8 @@ TEST(PlannerPropertyTest, BucketsHoldWholeAlignedSlicesBelowTheLimitInTheEngines
         ASSERT_LT(slice.payload_offset - end, kSliceAlignment);
         ASSERT_EQ(slice.payload_bytes, slice.logical_box.Elements() * ItemBytes(spec.dtype));
         ASSERT_GT(slice.payload_bytes, 0);
-        ASSERT_GE(slice.tensor, last_tensor[static_cast<std::size_t>(bucket.route)]);
-        last_tensor[static_cast<std::size_t>(bucket.route)] = slice.tensor;
+        ASSERT_GE(slice.tensor, last);
+        last = slice.tensor;
         end = slice.payload_offset + slice.payload_bytes;
         payload_bytes += slice.payload_bytes;
       }
@@ -153,7 +170,9 @@ TEST(PlannerPropertyTest, TheBusiestSenderIsWithinOneBucketOfTheLeastPossibleLoa
   ForRandomPlans([](const RandomPair& pair, const Plan& plan, const PlanOptions& options) {
     std::map<std::set<std::int32_t>, std::int64_t> bytes_of_holders;
     std::vector<std::int64_t> load(pair.sender.ranks.size());
-    for (const Bucket& bucket : plan.buckets) {
+    // Twins go once.
+    for (std::uint32_t b = 0; b < plan.buckets.size(); b += CountTwins(plan, b)) {
+      const Bucket& bucket = plan.buckets[b];
       for (const Slice& slice : bucket.slices) {
         const std::string& name = plan.tensors[static_cast<std::size_t>(slice.tensor)].name;
         bytes_of_holders[RanksThatHold(pair.sender, name, slice.logical_box)] += slice.payload_bytes;
@@ -187,6 +206,32 @@ TEST(PlannerPropertyTest, NoBucketHasPartsOfTwoWindowsAndWindowsComeInOrder) {
       for (const Slice& slice : bucket.slices) ASSERT_EQ(windows[static_cast<std::size_t>(slice.tensor)], window);
       ASSERT_GE(window, last);
       last = window;
+    }
+  });
+}
+
+// C-013. Also the other way round: what goes once is needed as it is by all that it goes to.
+TEST(PlannerPropertyTest, WithTwinsWhatSeveralEngineRanksNeedIsPackedOnceForAllOfThem) {
+  ForRandomPlans([](const RandomPair& pair, const Plan& plan, const PlanOptions& options) {
+    if (!options.twins || pair.sender == pair.engine) return;
+    std::map<std::uint64_t, int> packed;
+    std::map<std::uint64_t, std::multiset<std::int32_t>> taken_by;
+    for (std::uint32_t first = 0, twins = 0; first < plan.buckets.size(); first += twins) {
+      twins = CountTwins(plan, first);
+      for (std::uint32_t b = first; b < first + twins; ++b) {
+        const std::int32_t rank = plan.routes[static_cast<std::size_t>(plan.buckets[b].route)].engine_rank;
+        for (const Slice& slice : plan.buckets[b].slices) {
+          const TensorSpec& spec = plan.tensors[static_cast<std::size_t>(slice.tensor)];
+          for (const std::int64_t position : PositionsOf(slice.logical_box, spec.shape)) {
+            taken_by[IdOf(spec.name, position)].insert(rank);
+            if (b == first) ++packed[IdOf(spec.name, position)];
+          }
+        }
+      }
+    }
+    for (const auto& [id, ranks] : taken_by) {
+      const bool twice = std::set<std::int32_t>(ranks.begin(), ranks.end()).size() < ranks.size();
+      ASSERT_LE(packed[id], twice ? static_cast<int>(ranks.size()) : 1);
     }
   });
 }
