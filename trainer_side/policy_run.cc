@@ -160,12 +160,37 @@ void PolicyRun::RollBackCanary(Replica& canary, const WeightVersion& previous, c
 }
 
 void PolicyRun::Send(Replica& replica, const StopSignal& stop, FlipDecider* decider) const {
+  bool sealed = false;
+  const auto on_sealed = [&] {
+    sealed = true;
+    terms_.on_sealed();
+  };
+  do {
+    SendOnce(replica, stop, on_sealed, decider);
+  } while (replica.Failed() && !sealed && OpensOtherWay(replica, stop));
+  if (!sealed) terms_.on_sealed();
+  if (!replica.Failed()) replica.state = ReplicaState::kCommitted;
+}
+
+void PolicyRun::SendOnce(Replica& replica, const StopSignal& stop, const std::function<void()>& on_sealed,
+                         FlipDecider* decider) const {
   VersionOffer own = terms_.offer;
   own.new_run = (own.new_run || known_run_) && replica.connection->live().run != own.run;
   const WeightSource& source = replica.gathered == nullptr ? terms_.source : *replica.gathered;
-  PublishSession session(*replica.connection, source, std::move(own), terms_.deadline, stop, terms_.on_sealed, decider);
+  PublishSession session(*replica.connection, source, std::move(own), terms_.deadline, stop, on_sealed, decider);
   replica.sent = session.Run();
-  if (!replica.Failed()) replica.state = ReplicaState::kCommitted;
+}
+
+// Full tensors that were gathered are gone, and they come from the host's memory anyway.
+bool PolicyRun::OpensOtherWay(Replica& replica, const StopSignal& stop) const {
+  if (replica.gathered != nullptr || !replica.connection->HasOtherWay()) return false;
+  if (stop.token().stop_requested() || terms_.deadline.Passed(terms_.clock)) return false;
+  const TransportKind failed = replica.connection->transport();
+  const Status opened = terms_.reopen(replica);
+  LogWarn("publish_goes_another_way", "replica={} from={} to={} opened=\"{}\" why=\"{}\"", replica.address(),
+          TransportName(failed), TransportName(replica.connection->transport()), opened.ToString(),
+          replica.sent.status.ToString());
+  return opened.ok();
 }
 
 void PolicyRun::GiveUp(const std::vector<Replica*>& replicas, const Status& why) const {

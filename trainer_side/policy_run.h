@@ -24,8 +24,9 @@ struct PolicyTerms {
   Deadline deadline;
   const Cancellation& cancel;
   std::function<void()> on_sealed;  // once for each replica that has not failed before: nothing is read for it any more
-  CommitJournal* journal = nullptr;  // of kAll; null: decisions are not written down
-  CanaryGate gate;                   // of kCanary
+  std::function<Status(Replica&)> reopen;  // its connection, which was closed
+  CommitJournal* journal = nullptr;        // of kAll; null: decisions are not written down
+  CanaryGate gate;                         // of kCanary
   Clock& clock;
 };
 
@@ -50,7 +51,11 @@ class PolicyRun {
   void NoteLive(const Replica& replica) const;
   void RollBackCanary(Replica& canary, const WeightVersion& previous, const Status& verdict);
 
+  // Over another transport once more, where the one that was chosen has failed.
   void Send(Replica& replica, const StopSignal& stop, FlipDecider* decider = nullptr) const;
+  void SendOnce(Replica& replica, const StopSignal& stop, const std::function<void()>& on_sealed,
+                FlipDecider* decider) const;
+  bool OpensOtherWay(Replica& replica, const StopSignal& stop) const;
   // None of these will be sent anything.
   void GiveUp(const std::vector<Replica*>& replicas, const Status& why) const;
   std::vector<Replica*> Standing() const;

@@ -70,6 +70,7 @@ std::unique_ptr<ReplicaConnection> ReplicaDriver::MakeConnection(const std::stri
       ConnectionOptions{.address = address,
                         .control = options_.control,
                         .transports = gathers ? DialersFor(nullptr, options_.transports) : options_.transports,
+                        .fallbacks = options_.fallbacks,
                         .publisher = publisher_,
                         .model = options_.model,
                         .plan = PlanOptionsOf(gathers),
@@ -86,7 +87,8 @@ PlanOptions ReplicaDriver::PlanOptionsOf(bool gathers) const {
   return {.bucket_bytes = options_.bucket_bytes,
           .ignore = options_.ignore,
           .window_bytes = gathers ? options_.credits * options_.bucket_bytes : 0,
-          .scope = scope_};
+          .scope = scope_,
+          .twins = !gathers && std::ranges::any_of(options_.transports, &TransportDialer::CanCast)};
 }
 
 // Members that are still there hear what was said last.
@@ -350,6 +352,7 @@ void ReplicaDriver::SendToReplicas(const VersionOffer& offer, bool known_run, co
                  .deadline = deadline,
                  .cancel = cancel,
                  .on_sealed = on_sealed,
+                 .reopen = [&](Replica& replica) { return OpenReplica(replica, deadline, cancel.token()); },
                  .journal = options_.journal,
                  .gate = options_.gate,
                  .clock = *options_.clock},

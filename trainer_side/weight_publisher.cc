@@ -378,7 +378,9 @@ Result<std::unique_ptr<WeightPublisher>> WeightPublisher::Create(WeightPublisher
   RETURN_IF_ERROR(CheckOptions(options));
   RETURN_IF_ERROR(CheckLayout(source.layout()));
   RETURN_IF_ERROR(CheckDevice(options, source));
-  options.transports = DialersFor(SendsFrom(options, source), options.transports);
+  for (auto* const dialers : {&options.transports, &options.fallbacks}) {
+    *dialers = DialersFor(SendsFrom(options, source), *dialers);
+  }
   const bool grouped = options.group.world_size > 1;
   if (grouped && source.layout().ranks.size() != 1) {
     return BadOptions(fmt::format("a process of a group has one trainer rank, not {}", source.layout().ranks.size()));

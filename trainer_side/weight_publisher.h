@@ -69,6 +69,9 @@ struct WeightPublisherOptions {
   // Borrowed; best first, the first that both sides can use is taken. Those with frames on a device (cuda_ipc) serve
   // tensors, or a snapshot, that lie on that device.
   std::vector<TransportDialer*> transports;
+  // Likewise; for where one of `transports` has failed a short while ago, and no other of them can be used. A publish
+  // whose transport fails goes over another one at once, while there is time.
+  std::vector<TransportDialer*> fallbacks;
   std::string run;                           // empty: the run of the engine's live version
   bool new_run = false;                      // `run` starts with the next publish; one that is live goes on
   std::string model;                         // see ManifestOffer::model

@@ -150,14 +150,15 @@ Status GroupMember::OnPlan(const GroupPlan& question) {
     std::erase_if(connections_, [&](const auto& entry) { return entry.second.replica == question.replica; });
     if (connections_.contains(question.connection))
       return Status::DataLoss("bad_message", "GroupPlan names a connection twice");
-    connections_[question.connection] = {.replica = question.replica, .plan = std::move(*plan), .routes = {}};
+    connections_[question.connection] = {
+        .replica = question.replica, .plan = std::move(*plan), .routes = {}, .casts = {}};
   } else {
     answer.status = plan.status();
   }
   for (const TransportDialer* dialer : options_.transports) {
     const bool usable =
         std::any_of(question.endpoints.begin(), question.endpoints.end(), [&](const TransportEndpoint& endpoint) {
-          return endpoint.kind == dialer->kind() && dialer->CanReach(endpoint);
+          return endpoint.kind == dialer->kind() && dialer->CanReach(endpoint) && !dialer->Avoids(endpoint);
         });
     if (usable) answer.transports.push_back(dialer->kind());
   }

@@ -104,7 +104,8 @@ void MemberSession::Cancel() {
 Status MemberSession::Open() {
   RETURN_IF_ERROR(OpenRoutes());
   MutexLock lock(mu_);
-  pipeline_.emplace(packer_, connection_.routes, terms_.session, deadline_, pacer_, [] {});
+  pipeline_.emplace(
+      packer_, connection_.routes, terms_.session, deadline_, pacer_, [] {}, &connection_.casts);
   return OkStatus();
 }
 
@@ -131,6 +132,7 @@ Status MemberSession::OpenRoutes() {
                                                deadline_));
     connection_.routes.push_back(std::move(sender));
   }
+  ASSIGN_OR_RETURN(connection_.casts, CastSet::Make(plan, connection_.routes, dialer_));
   return OkStatus();
 }
 

@@ -27,7 +27,8 @@ struct MemberConnection {
   std::string replica;
   std::shared_ptr<const Plan> plan;  // shared with the cache
   std::vector<std::unique_ptr<BucketSender>>
-      routes;  // one per route of the plan, null for those of others; or none yet
+      routes;     // one per route of the plan, null for those of others; or none yet
+  CastSet casts;  // of these
 };
 
 // Thread-safety: confined to one thread, except has_news.

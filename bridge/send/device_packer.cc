@@ -63,17 +63,16 @@ Status DevicePacker::Enqueue(DeviceBench& bench, std::uint32_t bucket, std::span
   return bench.stream->Record(*bench.done);
 }
 
-Status DevicePacker::Finish(int place, BucketHeader header, std::span<std::byte> frame,
-                            std::span<TensorDigest> totals) {
+Status DevicePacker::Finish(int place, std::span<const Frame> frames, std::span<TensorDigest> totals) {
   Place& packed = places_[static_cast<std::size_t>(place)];
   const DeviceBench& bench = *packed.bench;
   RETURN_IF_ERROR(AwaitPacked(*packed.bench));
-  const auto slices = static_cast<std::size_t>(packer_.SliceCountOf(header.bucket));
+  const auto slices = static_cast<std::size_t>(packer_.SliceCountOf(frames.front().header.bucket));
   std::vector<TensorDigest> digests(slices);
   if (slices > 0)
     std::memcpy(static_cast<void*>(digests.data()), bench.host_digests.bytes().data(), slices * sizeof(TensorDigest));
   const std::span<const std::byte> payload = packed.carries ? bench.payload.bytes() : std::span<std::byte>();
-  packer_.Seal(header, digests, payload, frame, totals);
+  for (const Frame& frame : frames) packer_.Seal(frame.header, digests, payload, frame.bytes, totals);
   packed.busy = false;
   return OkStatus();
 }

@@ -33,11 +33,16 @@ class DevicePacker {
   Result<int> Begin(std::uint32_t bucket, std::span<std::byte> target);
   // What a begun bucket is packed on.
   DeviceStream& stream(int place) const { return *places_[static_cast<std::size_t>(place)].bench->stream; }
-  // Waits until the bucket is packed, fills `frame` as BucketPacker::Pack does, or, of one with a target, its head
-  // alone, and frees the place.
+  // A frame, and the header of its bucket: the one that was begun, or a twin of it.
+  struct Frame {
+    BucketHeader header;
+    std::span<std::byte> bytes;
+  };
+  // Waits until the bucket is packed, fills each of `frames` as BucketPacker::Pack does, or, of one with a target, its
+  // head alone, and frees the place.
   //
   // DeadlineExceeded "device_deadline"; Cancelled "cancelled"; errors of the device
-  Status Finish(int place, BucketHeader header, std::span<std::byte> frame, std::span<TensorDigest> totals);
+  Status Finish(int place, std::span<const Frame> frames, std::span<TensorDigest> totals);
 
  private:
   struct Place {

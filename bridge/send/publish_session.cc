@@ -14,6 +14,11 @@ namespace {
 // An engine that ends a session says so on the control channel and drops the routes; the routes may be heard first.
 constexpr Duration kExplanationTime = std::chrono::seconds(2);
 
+// No message of an engine can be the cause of it: a call failed, or what it needs is not there.
+bool IsOwn(const Status& failure) {
+  return failure.code() == StatusCode::kInternal || failure.code() == StatusCode::kFailedPrecondition;
+}
+
 std::vector<std::size_t> OrderByName(const std::vector<TensorSpec>& tensors) {
   std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -64,9 +69,7 @@ SendReport PublishSession::Run() {
 Status PublishSession::RunPhases() {
   Status status = OfferVersion();
   if (status.ok()) status = OpenRoutes();
-  if (status.ok()) return SendVersion();
-  on_sealed_();
-  return status;
+  return status.ok() ? SendVersion() : status;
 }
 
 Status PublishSession::SendVersion() {
@@ -74,8 +77,10 @@ Status PublishSession::SendVersion() {
   Status status = SendBuckets(sending);
   if (status.ok()) status = SealAndVerify(sending);
   report_.wire_bytes = sending.wire_bytes();
-  on_sealed_();
-  if (status.ok()) status = AwaitDecision();
+  if (status.ok()) {
+    on_sealed_();
+    status = AwaitDecision();
+  }
   if (status.ok()) status = FlipNow();
   if (status.ok()) return status;
   status = NamingTheLostRank(status, sending);
@@ -149,6 +154,7 @@ Status PublishSession::Await(SessionSending& sending) {
   const std::string unfinished = sending.Unfinished();
   if (!event.ok() || event->has_value()) sending.Cancel();
   const Status sent = sending.Finish();
+  source_failed_ = !sent.ok() && sending.source_failed();
   if (!event.ok()) {
     const Status why = event.status();
     return unfinished.empty() ? why : why.WithContext(unfinished + " still sending");
@@ -260,6 +266,7 @@ Result<T> PublishSession::Expect() {
 }
 
 Status PublishSession::Explained(const Status& failure) {
+  if (IsOwn(failure)) return failure;
   const Result<SessionMessage> message = NextMessage(std::min(deadline_, Deadline::After(clock_, kExplanationTime)));
   if (message.ok()) return engine_ended_ ? Unexpected(*message) : failure;
   // An engine that is gone is why its routes end, or are refused by whoever listens there now.
@@ -277,6 +284,7 @@ Status PublishSession::NamingTheLostRank(const Status& failure, const SessionSen
 void PublishSession::EndFailed(const Status& why) {
   LogInfo("publish_failed", "session={} version={} replica={} phase={} why={}", session_.ToString(),
           report_.version.ToString(), connection_.options().address, SendPhaseName(report_.phase), why.ToString());
+  if (!source_failed_) connection_.NoteFailure(why);
   if (!engine_ended_) {
     // Best effort: an engine that cannot be told sees the channel close. One whose time is over knows that itself, and
     // may be too stuck to be waited for.

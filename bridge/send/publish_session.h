@@ -59,9 +59,9 @@ struct SendReport {
 class PublishSession {
  public:
   // Borrows `connection`, which is open, and `source`, which has the layout that the connection said Hello with (a
-  // snapshot: in the wire types). `on_sealed` is called once, when nothing of the source is read any more: the engine
-  // has verified every byte, or the session has failed. `decider` is borrowed; null: flip when ready. What it has
-  // decided is carried out even when `stop` is requested then.
+  // snapshot: in the wire types). `on_sealed` is called once the engine has verified every byte: nothing of the source
+  // is read any more, nor after Run. `decider` is borrowed; null: flip when ready. What it has decided is carried out
+  // even when `stop` is requested then.
   PublishSession(ReplicaConnection& connection, const WeightSource& source, VersionOffer offer, Deadline deadline,
                  StopSignal stop, std::function<void()> on_sealed, FlipDecider* decider = nullptr);
 
@@ -107,6 +107,7 @@ class PublishSession {
   std::vector<std::size_t> by_name_;  // plan tensors in the order of the manifest
   std::vector<TensorDigest> base_;    // per plan tensor; empty without a base
   bool engine_ended_ = false;         // by an Abort
+  bool source_failed_ = false;
   SendReport report_;
 };
 

@@ -5,13 +5,15 @@
 namespace bascule {
 
 RankSender::RankSender(const BucketPacker& packer, std::span<const std::unique_ptr<BucketSender>> routes,
-                       SessionId session, Deadline deadline, SendPacer* pacer, std::stop_token stop)
+                       SessionId session, Deadline deadline, SendPacer* pacer, std::stop_token stop,
+                       const CastSet* casts)
     : packer_(packer),
       routes_(routes),
       session_(session),
       deadline_(deadline),
       pacer_(pacer),
       stop_(std::move(stop)),
+      casts_(casts),
       totals_(packer.plan().tensors.size()),
       under_way_(packer.plan().buckets.size()),
       unacknowledged_(routes.size()) {}
@@ -40,17 +42,36 @@ Status RankSender::SendFromHost(std::span<const std::uint32_t> buckets, std::uin
 
 Status RankSender::SendFromDevice(std::span<const std::uint32_t> buckets, std::uint32_t attempt,
                                   std::span<TensorDigest> totals) {
-  for (const std::uint32_t bucket : buckets) {
-    const std::int32_t route = RouteOf(bucket);
+  while (!buckets.empty()) {
+    Begun next = NextOf(buckets, attempt);
     while (!device_->HasRoom()) RETURN_IF_ERROR(FinishOldest(totals));
-    while (SenderOf(route).HasDevicePayload() && !SenderOf(route).HasCredit()) {
-      RETURN_IF_ERROR(begun_.empty() ? TakeAck(route) : FinishOldest(totals));
-    }
-    ASSIGN_OR_RETURN(const Begun begun, Begin(bucket, attempt));
-    begun_.push_back(begun);
+    RETURN_IF_ERROR(AwaitFrames(next, totals));
+    RETURN_IF_ERROR(Begin(next));
+    begun_.push_back(next);
+    buckets = buckets.subspan(next.twins);
   }
   while (!begun_.empty()) RETURN_IF_ERROR(FinishOldest(totals));
   return AwaitAcks();
+}
+
+RankSender::Begun RankSender::NextOf(std::span<const std::uint32_t> buckets, std::uint32_t attempt) const {
+  const std::uint32_t first = buckets.front();
+  const CastSet::Entry* const cast = attempt == 0 && casts_ != nullptr ? casts_->Find(first) : nullptr;
+  // Buckets come in plan order, so the last of the twins is there only if all are.
+  if (cast == nullptr || buckets.size() < cast->twins || buckets[cast->twins - 1] != first + cast->twins - 1) {
+    return {.bucket = first, .attempt = attempt};
+  }
+  return {.bucket = first, .twins = cast->twins, .attempt = attempt, .cast = cast->cast};
+}
+
+Status RankSender::AwaitFrames(const Begun& next, std::span<TensorDigest> totals) {
+  for (std::uint32_t bucket = next.bucket; bucket < next.bucket + next.twins; ++bucket) {
+    const std::int32_t route = RouteOf(bucket);
+    while (SenderOf(route).HasDevicePayload() && !SenderOf(route).HasCredit()) {
+      RETURN_IF_ERROR(begun_.empty() ? TakeAck(route) : FinishOldest(totals));
+    }
+  }
+  return OkStatus();
 }
 
 Status RankSender::AwaitAcks() {
@@ -62,7 +83,8 @@ Status RankSender::AwaitAcks() {
 
 Status RankSender::SendOnceMore(std::uint32_t bucket) {
   if (device_) {
-    ASSIGN_OR_RETURN(const Begun begun, Begin(bucket, 1));
+    Begun begun{.bucket = bucket, .attempt = 1};
+    RETURN_IF_ERROR(Begin(begun));
     return Finish(begun, {});
   }
   const std::unique_ptr<BoxReader> reader = packer_.Read({&bucket, 1});
@@ -73,7 +95,7 @@ Status RankSender::SendBucket(std::uint32_t bucket, std::uint32_t attempt, BoxRe
                               std::span<TensorDigest> totals) {
   RETURN_IF_ERROR(Admit(bucket));
   RETURN_IF_ERROR(HandOver(HeaderOf(bucket, attempt), reader, totals));
-  NoteSent(bucket, attempt);
+  NoteSent(bucket, attempt, packer_.FrameBytesOf(bucket));
   return OkStatus();
 }
 
@@ -89,40 +111,67 @@ BucketHeader RankSender::HeaderOf(std::uint32_t bucket, std::uint32_t attempt) c
           .has_checksum = SenderOf(RouteOf(bucket)).wants_checksum()};
 }
 
-void RankSender::NoteSent(std::uint32_t bucket, std::uint32_t attempt) {
+void RankSender::NoteSent(std::uint32_t bucket, std::uint32_t attempt, std::int64_t bytes) {
   under_way_[bucket] = attempt + 1;
   ++unacknowledged_[static_cast<std::size_t>(RouteOf(bucket))];
-  wire_bytes_ += packer_.FrameBytesOf(bucket);
+  wire_bytes_ += bytes;
 }
 
-Result<RankSender::Begun> RankSender::Begin(std::uint32_t bucket, std::uint32_t attempt) {
-  RETURN_IF_ERROR(Admit(bucket));
-  BucketSender& sender = SenderOf(RouteOf(bucket));
-  const bool lies_there = sender.HasDevicePayload();
-  Begun begun{.bucket = bucket, .attempt = attempt};
-  const Result<int> place = device_->Begin(bucket, lies_there ? sender.AcquireDevicePayload() : std::span<std::byte>());
+Status RankSender::Begin(Begun& begun) {
+  RETURN_IF_ERROR(Admit(begun.bucket));
+  BucketSender& sender = SenderOf(RouteOf(begun.bucket));
+  std::span<std::byte> target;
+  if (sender.HasDevicePayload()) {
+    target = begun.cast != nullptr ? begun.cast->AcquireDevicePayload() : sender.AcquireDevicePayload();
+  }
+  const Result<int> place = device_->Begin(begun.bucket, target);
   source_failed_ = !place.ok();
   RETURN_IF_ERROR(place.status());
   begun.place = *place;
-  if (lies_there) {
-    ASSIGN_OR_RETURN(begun.frame, sender.PutBy(device_->stream(begun.place)));
-  }
-  return begun;
+  if (target.empty()) return OkStatus();
+  DeviceStream& filling = device_->stream(begun.place);
+  ASSIGN_OR_RETURN(begun.frame, begun.cast != nullptr ? begun.cast->PutBy(filling) : sender.PutBy(filling));
+  return OkStatus();
 }
 
 Status RankSender::Finish(const Begun& begun, std::span<TensorDigest> totals) {
+  if (begun.cast != nullptr) return FinishCast(begun, totals);
   BucketSender& sender = SenderOf(RouteOf(begun.bucket));
   if (begun.frame) sender.TakeUp(*begun.frame);
   const auto frame_bytes =
       static_cast<std::size_t>(begun.frame ? packer_.HeadBytesOf(begun.bucket) : packer_.FrameBytesOf(begun.bucket));
-  const Status packed =
-      device_->Finish(begun.place, HeaderOf(begun.bucket, begun.attempt), sender.Acquire().first(frame_bytes), totals);
-  source_failed_ = !packed.ok() && packed.code() != StatusCode::kCancelled;
-  RETURN_IF_ERROR(packed);
-  RETURN_IF_ERROR(begun.frame ? sender.SendFilledOn(frame_bytes, device_->stream(begun.place))
+  const DevicePacker::Frame frame{HeaderOf(begun.bucket, begun.attempt), sender.Acquire().first(frame_bytes)};
+  RETURN_IF_ERROR(FinishPacking(begun, {&frame, 1}, totals));
+  const auto payload_bytes = static_cast<std::size_t>(packer_.PayloadBytesOf(begun.bucket));
+  RETURN_IF_ERROR(begun.frame ? sender.SendFilledOn(frame_bytes, payload_bytes, device_->stream(begun.place))
                               : sender.Send(frame_bytes));
-  NoteSent(begun.bucket, begun.attempt);
+  NoteSent(begun.bucket, begun.attempt, packer_.FrameBytesOf(begun.bucket));
   return OkStatus();
+}
+
+Status RankSender::FinishCast(const Begun& begun, std::span<TensorDigest> totals) {
+  const auto head_bytes = static_cast<std::size_t>(packer_.HeadBytesOf(begun.bucket));
+  begun.cast->TakeUp(*begun.frame);
+  std::vector<DevicePacker::Frame> frames;
+  for (std::uint32_t twin = 0; twin < begun.twins; ++twin) {
+    frames.push_back({HeaderOf(begun.bucket + twin, begun.attempt), begun.cast->Head(twin).first(head_bytes)});
+  }
+  RETURN_IF_ERROR(FinishPacking(begun, frames, totals));
+  const auto payload_bytes = static_cast<std::size_t>(packer_.PayloadBytesOf(begun.bucket));
+  RETURN_IF_ERROR(begun.cast->SendFilledOn(head_bytes, payload_bytes, device_->stream(begun.place)));
+  for (std::uint32_t twin = 0; twin < begun.twins; ++twin) {
+    // The payload goes once.
+    const std::uint32_t bucket = begun.bucket + twin;
+    NoteSent(bucket, begun.attempt, twin == 0 ? packer_.FrameBytesOf(bucket) : packer_.HeadBytesOf(bucket));
+  }
+  return OkStatus();
+}
+
+Status RankSender::FinishPacking(const Begun& begun, std::span<const DevicePacker::Frame> frames,
+                                 std::span<TensorDigest> totals) {
+  const Status packed = device_->Finish(begun.place, frames, totals);
+  source_failed_ = !packed.ok() && packed.code() != StatusCode::kCancelled;
+  return packed;
 }
 
 Status RankSender::FinishOldest(std::span<TensorDigest> totals) {

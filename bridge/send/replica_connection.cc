@@ -94,17 +94,39 @@ Status ReplicaConnection::AgreeWithTeam(const HelloReply& reply, Deadline deadli
   return ChooseTransport(usable);
 }
 
-Status ReplicaConnection::ChooseTransport(const std::vector<TransportEndpoint>& endpoints) {
-  for (TransportDialer* dialer : options_.transports) {
-    for (const TransportEndpoint& endpoint : endpoints) {
+std::optional<ReplicaConnection::Way> ReplicaConnection::FindAmong(const std::vector<TransportDialer*>& dialers,
+                                                                   bool also_avoided) const {
+  for (TransportDialer* const dialer : dialers) {
+    for (const TransportEndpoint& endpoint : offered_) {
       if (endpoint.kind != dialer->kind() || !dialer->CanReach(endpoint)) continue;
-      dialer_ = dialer;
-      endpoint_ = endpoint;
-      return OkStatus();
+      if (also_avoided || !dialer->Avoids(endpoint)) return Way{dialer, endpoint};
     }
   }
+  return std::nullopt;
+}
+
+std::optional<ReplicaConnection::Way> ReplicaConnection::FindWay() const {
+  std::optional<Way> way = FindAmong(options_.transports, /*also_avoided=*/false);
+  // Only where the one that was asked for is there, and has failed.
+  if (!way && FindAmong(options_.transports, /*also_avoided=*/true)) way = FindAmong(options_.fallbacks, false);
+  return way;
+}
+
+bool ReplicaConnection::HasOtherWay() const {
+  return dialer_ != nullptr && dialer_->Avoids(endpoint_) && FindWay().has_value();
+}
+
+Status ReplicaConnection::ChooseTransport(std::vector<TransportEndpoint> endpoints) {
+  offered_ = std::move(endpoints);
+  std::optional<Way> way = FindWay();
+  if (!way) way = FindAmong(options_.transports, /*also_avoided=*/true);
+  if (way) {
+    dialer_ = way->dialer;
+    endpoint_ = way->endpoint;
+    return OkStatus();
+  }
   std::string offered;
-  for (const TransportEndpoint& endpoint : endpoints) {
+  for (const TransportEndpoint& endpoint : offered_) {
     offered += fmt::format(" {}:{}", TransportName(endpoint.kind), endpoint.address);
   }
   std::string here;
@@ -132,6 +154,7 @@ std::unique_ptr<TeamSession> ReplicaConnection::BeginTeamSession(SessionId sessi
 
 Status ReplicaConnection::OpenRoutes(const WeightSource& source, Deadline deadline) {
   if (routes_.size() == plan_->routes.size()) return OkStatus();
+  casts_ = {};
   routes_.clear();
   for (const Route& route : plan_->routes) {
     if (!source.Holds(route.sender_rank)) {
@@ -145,18 +168,24 @@ Status ReplicaConnection::OpenRoutes(const WeightSource& source, Deadline deadli
                       deadline));
     routes_.push_back(std::move(sender));
   }
+  ASSIGN_OR_RETURN(casts_, CastSet::Make(*plan_, routes_, *dialer_));
   return OkStatus();
 }
 
 void ReplicaConnection::Close() {
   // The control channel first: an engine that sees a route end before it has read why takes the publisher for dead.
   inbox_.reset();
+  casts_ = {};
   routes_.clear();
 }
 
 void ReplicaConnection::NoteCommitted(const WeightVersion& version) {
   highest_number_ = version.run == live_.run ? std::max(highest_number_, version.number) : version.number;
   kept_ = std::exchange(live_, version);
+}
+
+void ReplicaConnection::NoteFailure(const Status& why) {
+  if (dialer_ != nullptr) dialer_->NoteFailure(endpoint_, why);
 }
 
 Status ReplicaConnection::Failure(const Status& why) const {

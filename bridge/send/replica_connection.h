@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/status.h"
+#include "bridge/send/cast_set.h"
 #include "bridge/send/control_inbox.h"
 #include "bridge/send/plan_cache.h"
 #include "bridge/send/send_pacer.h"
@@ -32,6 +33,8 @@ struct ConnectionOptions {
   std::string address;
   ControlDialer* control = nullptr;          // borrowed
   std::vector<TransportDialer*> transports;  // borrowed; best first, the first that both sides can use is taken
+  // Likewise; for where one of `transports` has failed a short while ago, and no other of them can be used.
+  std::vector<TransportDialer*> fallbacks;
   InstanceId publisher;
   std::string model;  // see ManifestOffer::model
   PlanOptions plan;
@@ -70,6 +73,7 @@ class ReplicaConnection {
   std::int32_t credits() const { return credits_; }
   // One per route of the plan; null where another process sends.
   std::span<const std::unique_ptr<BucketSender>> routes() const { return routes_; }
+  const CastSet& casts() const { return casts_; }
   // What the team has to know of a session on this connection; null without a team.
   std::unique_ptr<TeamSession> BeginTeamSession(SessionId session, Deadline deadline);
 
@@ -89,12 +93,24 @@ class ReplicaConnection {
   // `why`, with peer and phase before its message.
   Status Failure(const Status& why) const;
 
+  // The session ended so, and its source is not to blame: the transport may be.
+  void NoteFailure(const Status& why);
+  // It was, and there is another that both sides can use, which the next Open takes.
+  bool HasOtherWay() const;
+
  private:
   Status Connect(const Layout& sender, Deadline deadline, std::stop_token stop);
   Result<HelloReply> ExchangeHello(const Layout& sender, Deadline deadline, std::stop_token stop);
   // The same plan everywhere, and a transport that the team can use too.
   Status AgreeWithTeam(const HelloReply& reply, Deadline deadline, const std::stop_token& stop);
-  Status ChooseTransport(const std::vector<TransportEndpoint>& endpoints);
+  Status ChooseTransport(std::vector<TransportEndpoint> endpoints);
+  struct Way {
+    TransportDialer* dialer = nullptr;
+    TransportEndpoint endpoint;
+  };
+  // The best that has not failed a short while ago; the best at all.
+  std::optional<Way> FindWay() const;
+  std::optional<Way> FindAmong(const std::vector<TransportDialer*>& dialers, bool also_avoided) const;
 
   const ConnectionOptions options_;
   PlanCache& plans_;
@@ -105,11 +121,13 @@ class ReplicaConnection {
   WeightVersion kept_;
   std::uint64_t highest_number_ = 0;
   std::uint64_t connection_ = 0;
+  std::vector<TransportEndpoint> offered_;  // by the engine
   TransportDialer* dialer_ = nullptr;
   TransportEndpoint endpoint_;
   std::int64_t frame_bytes_ = 0;
   std::int32_t credits_ = 0;
   std::vector<std::unique_ptr<BucketSender>> routes_;
+  CastSet casts_;  // of these
   std::unique_ptr<ControlInbox> inbox_;
 };
 

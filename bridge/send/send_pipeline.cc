@@ -9,14 +9,15 @@
 namespace bascule {
 
 SendPipeline::SendPipeline(const BucketPacker& packer, std::span<const std::unique_ptr<BucketSender>> routes,
-                           SessionId session, Deadline deadline, SendPacer* pacer, std::function<void()> on_finished)
+                           SessionId session, Deadline deadline, SendPacer* pacer, std::function<void()> on_finished,
+                           const CastSet* casts)
     : packer_(packer), plan_(packer.plan()), routes_(routes), on_finished_(std::move(on_finished)) {
   std::int32_t ranks = 0;
   for (const Route& route : plan_.routes) ranks = std::max(ranks, route.sender_rank + 1);
   for (std::int32_t rank = 0; rank < ranks; ++rank) {
-    ranks_.push_back(packer.source().Holds(rank)
-                         ? std::make_unique<RankSender>(packer, routes, session, deadline, pacer, stop_.get_token())
-                         : nullptr);
+    ranks_.push_back(packer.source().Holds(rank) ? std::make_unique<RankSender>(packer, routes, session, deadline,
+                                                                                pacer, stop_.get_token(), casts)
+                                                 : nullptr);
   }
 }
 

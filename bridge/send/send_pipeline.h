@@ -21,6 +21,7 @@
 #include "base/status.h"
 #include "base/worker.h"
 #include "bridge/send/bucket_packer.h"
+#include "bridge/send/cast_set.h"
 #include "bridge/send/send_pacer.h"
 #include "bridge/transport/transport.h"
 
@@ -30,10 +31,10 @@ class RankSender;
 
 class SendPipeline {
  public:
-  // Borrows `packer`, the senders, one per route of the plan (null where another process sends), and `pacer` (see
-  // RankSender). `on_finished` is called by the last thread to finish.
+  // Borrows `packer`, the senders, one per route of the plan (null where another process sends), `pacer` and `casts`
+  // (see RankSender). `on_finished` is called by the last thread to finish.
   SendPipeline(const BucketPacker& packer, std::span<const std::unique_ptr<BucketSender>> routes, SessionId session,
-               Deadline deadline, SendPacer* pacer, std::function<void()> on_finished);
+               Deadline deadline, SendPacer* pacer, std::function<void()> on_finished, const CastSet* casts = nullptr);
   ~SendPipeline();  // cancels and joins
 
   // Begins to send every bucket that the packer's source holds; those of them that are named; these once more. Wait for

@@ -15,8 +15,9 @@ constexpr std::array<std::string_view, 5> kSaidByRoutes = {"peer_lost", "peer_un
 SessionSending::SessionSending(const BucketPacker& packer, ReplicaConnection& connection, SessionId session,
                                Deadline deadline)
     : source_(packer.source()),
-      pipeline_(packer, connection.routes(), session, deadline, connection.options().pacer,
-                [&connection] { connection.inbox().Wake(); }),
+      pipeline_(
+          packer, connection.routes(), session, deadline, connection.options().pacer,
+          [&connection] { connection.inbox().Wake(); }, &connection.casts()),
       team_(connection.BeginTeamSession(session, deadline)) {}
 
 void SessionSending::SendAll() {

@@ -38,6 +38,8 @@ class SessionSending {
   //
   // As SendPipeline::Finish and TeamSession::failure.
   Status Finish();
+  // After Finish: the source of this process could not be read.
+  bool source_failed() const { return !team_failed() && pipeline_.source_failed(); }
   // After Finish: what failed knows why by itself; no engine can explain it.
   bool explains_itself() const;
   Status team_failure() const { return team_->failure(); }

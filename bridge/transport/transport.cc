@@ -35,7 +35,7 @@ std::span<std::byte> BucketSender::AcquireDevicePayload() {
   CheckFailed(__FILE__, __LINE__, "a transport with frames on a device");
 }
 
-Status BucketSender::SendFilledOn(std::size_t, DeviceStream&) {
+Status BucketSender::SendFilledOn(std::size_t, std::size_t, DeviceStream&) {
   CheckFailed(__FILE__, __LINE__, "a transport with frames on a device");
 }
 
@@ -47,6 +47,10 @@ void BucketSender::TakeUp(std::uint32_t) { CheckFailed(__FILE__, __LINE__, "a tr
 
 Status BucketReceiver::AcknowledgeReadOn(const ReceivedFrame&, const BucketAck&, DeviceStream&) {
   CheckFailed(__FILE__, __LINE__, "a transport with frames on a device");
+}
+
+Result<std::unique_ptr<BucketCast>> TransportDialer::Cast(std::span<BucketSender* const>) {
+  CheckFailed(__FILE__, __LINE__, "a transport that casts");
 }
 
 Status CheckRouteHello(const RouteHello& hello) {

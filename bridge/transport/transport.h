@@ -106,8 +106,9 @@ class BucketSender {
   virtual Result<std::uint32_t> PutBy(DeviceStream& filling);
   // The frame put by under that number is the acquired one again. No other is acquired.
   virtual void TakeUp(std::uint32_t number);
-  // As Send; the receiver gets the frame when what is enqueued on `filled_on` until now is done. Errors of the device.
-  virtual Status SendFilledOn(std::size_t bytes, DeviceStream& filled_on);
+  // As Send, with the first `payload_bytes` of the second part; the receiver gets the frame when what is enqueued on
+  // `filled_on` until now is done. Errors of the device.
+  virtual Status SendFilledOn(std::size_t bytes, std::size_t payload_bytes, DeviceStream& filled_on);
   // Waits for an acknowledgement, which also frees its frame. Those that came before the peer was lost come first.
   //
   // Unavailable "peer_lost"; DeadlineExceeded "deadline"; Cancelled "cancelled"
@@ -117,13 +118,33 @@ class BucketSender {
   virtual void Cancel() = 0;
 };
 
+// Several routes of one sender over which one second part goes to several engine ranks in one move, each with a first
+// part of its own. Every rank gets, and acknowledges, a frame of its route as if it had been sent there alone. Frames
+// are sent in the order in which they were put by. Errors of the device, and of the link.
+//
+// Thread-safety: confined to the sending thread of its routes.
+class BucketCast {
+ public:
+  virtual ~BucketCast() = default;
+  // While every route has a free frame: the memory of the device for the second part. What was read from it is done.
+  virtual std::span<std::byte> AcquireDevicePayload() = 0;
+  // Takes the acquired frame of every route, and puts them by as BucketSender::PutBy does.
+  virtual Result<std::uint32_t> PutBy(DeviceStream& filling) = 0;
+  // The frames put by under that number, the oldest, are the acquired ones again.
+  virtual void TakeUp(std::uint32_t number) = 0;
+  // The first part of what goes on the `index`-th of its routes.
+  virtual std::span<std::byte> Head(std::size_t index) = 0;
+  // As BucketSender::SendFilledOn, on every route; each first part has `bytes`.
+  virtual Status SendFilledOn(std::size_t bytes, std::size_t payload_bytes, DeviceStream& filled_on) = 0;
+};
+
 struct ReceivedFrame {
   std::span<const std::byte> bytes;  // valid until acknowledged; a producer may still write (shm): copy, then check
   std::uint64_t handle = 0;
   // Where the slices lie, one view each, of a frame that names its payload instead of holding it. Valid as `bytes`.
   std::span<const BoxView> payload = {};
-  // The part of the frame that lies in device memory, all of it: how much is filled, the first part says. What its
-  // sender enqueued is done. Valid as `bytes`, for the device.
+  // The part of the frame that lies in device memory, at least as far as it is filled. What its sender enqueued is
+  // done. Valid as `bytes`, for the device.
   std::span<const std::byte> device_payload = {};
 };
 
@@ -183,6 +204,17 @@ class TransportDialer {
   // ResourceExhausted "frame_memory"  the frames could not be had; "too_many_routes"
   virtual Result<std::unique_ptr<BucketSender>> Dial(const TransportEndpoint& endpoint, const RouteHello& hello,
                                                      Deadline deadline) = 0;
+
+  // One move can carry the same payload to several engine ranks.
+  virtual bool CanCast() const { return false; }
+  // What does so for `routes`, two or more that this has dialed, to different engine ranks; they outlive it. Only where
+  // CanCast. ResourceExhausted "device_memory"; errors of the device
+  virtual Result<std::unique_ptr<BucketCast>> Cast(std::span<BucketSender* const> routes);
+
+  // A session over `endpoint` ended so, at this end or the other. Where a link of the transport's own is to blame for
+  // that, the endpoint is one to avoid for a while, if there is another way.
+  virtual void NoteFailure(const TransportEndpoint& /*endpoint*/, const Status& /*why*/) {}
+  virtual bool Avoids(const TransportEndpoint& /*endpoint*/) const { return false; }
 };
 
 }  // namespace bascule

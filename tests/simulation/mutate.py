@@ -42,8 +42,7 @@ MUTANTS = {
     "packed_early": (
         "bridge/send/publish_session.cc", "lets the trainer change tensors that are still read",
         [("  Status status = SendBuckets(sending);\n", "  on_sealed_();\n  Status status = SendBuckets(sending);\n"),
-         ("  report_.wire_bytes = sending.wire_bytes();\n  on_sealed_();\n",
-          "  report_.wire_bytes = sending.wire_bytes();\n")]),
+         ("    on_sealed_();\n    status = AwaitDecision();\n", "    status = AwaitDecision();\n")]),
     "believe_the_flip": (
         "bridge/send/publish_session.cc", "reports a commit that the engine has not confirmed",
         [("  ASSIGN_OR_RETURN(const Committed committed, Expect<Committed>());\n",

@@ -90,7 +90,8 @@ class CudaIpcSender final : public BucketSender {
     (void)host_->Acquire();
     return own_->frame(host_->acquired());
   }
-  Status SendFilledOn(std::size_t bytes, DeviceStream& filled_on) override {
+  // The payload lies where the receiver reads it.
+  Status SendFilledOn(std::size_t bytes, std::size_t /*payload_bytes*/, DeviceStream& filled_on) override {
     RETURN_IF_ERROR(filled_on.Record(own_->mark(host_->acquired())));
     return host_->Send(bytes);
   }

@@ -11,6 +11,8 @@ namespace {
 
 // Kernels like whole lines of a device's cache.
 constexpr std::int64_t kFrameAlignment = 256;
+// How long work on frames that nobody wants any more is waited for. By the real clock: the device knows no other.
+constexpr Duration kPatience = std::chrono::seconds(2);
 
 std::int64_t Stride(std::int64_t frame_bytes) {
   return (frame_bytes + kFrameAlignment - 1) / kFrameAlignment * kFrameAlignment;
@@ -36,14 +38,17 @@ std::span<std::byte> DeviceFrames::frame(std::uint32_t index) const {
                                   static_cast<std::size_t>(frame_bytes_));
 }
 
-Status DeviceFrames::Settle(Deadline deadline, Clock& clock) const {
+Status DeviceFrames::Settle() const {
+  const Deadline deadline = Deadline::After(Clock::Real(), kPatience);
   for (const auto* const marks : {&used_, &moved_}) {
-    for (const std::unique_ptr<DeviceEvent>& mark : *marks) RETURN_IF_ERROR(AwaitEvent(*mark, deadline, clock));
+    for (const std::unique_ptr<DeviceEvent>& mark : *marks) RETURN_IF_ERROR(AwaitEvent(*mark, deadline, Clock::Real()));
   }
   return OkStatus();
 }
 
-void DeviceFrames::KeepForEver(std::unique_ptr<DeviceFrames> frames, const Status& why) {
+void DeviceFrames::Release(std::unique_ptr<DeviceFrames> frames, const Status& links) {
+  const Status why = links.ok() ? frames->Settle() : links;
+  if (why.ok()) return;
   LogWarn("device_memory_kept", "bytes={} why=\"{}\"", frames->all().size(), why.ToString());
   static auto* const mu = new Mutex;
   static auto* const kept = new std::list<std::unique_ptr<DeviceFrames>>;

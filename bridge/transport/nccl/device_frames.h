@@ -23,16 +23,13 @@ class DeviceFrames {
   DeviceEvent& used(std::uint32_t index) const { return *used_.at(index); }
   DeviceEvent& moved(std::uint32_t index) const { return *moved_.at(index); }
 
-  // Waits until all work that its marks stand for is done.
-  //
-  // DeadlineExceeded "device_deadline"; errors of the device
-  Status Settle(Deadline deadline, Clock& clock) const;
-
-  // Keeps it for as long as the process lives: work on it does not end.
-  static void KeepForEver(std::unique_ptr<DeviceFrames> frames, const Status& why);
+  // Its end goes: frees it once all work on it is done. Where that does not happen soon, or NCCL is stuck (`links`), it
+  // stays for as long as the process lives.
+  static void Release(std::unique_ptr<DeviceFrames> frames, const Status& links);
 
  private:
   explicit DeviceFrames(std::int64_t frame_bytes) : frame_bytes_(frame_bytes) {}
+  Status Settle() const;
 
   const std::int64_t frame_bytes_;
   std::unique_ptr<DeviceBuffer> memory_;

@@ -24,8 +24,7 @@ Status NcclDialer::CheckFits(const TransportEndpoint& endpoint) const {
 }
 
 bool NcclDialer::CanReach(const TransportEndpoint& endpoint) const {
-  return CheckFits(endpoint).ok() && !avoided_->Contains(endpoint.address) &&
-         carrier_.CanReach(ParseNcclAddress(endpoint.address)->carrier);
+  return CheckFits(endpoint).ok() && carrier_.CanReach(ParseNcclAddress(endpoint.address)->carrier);
 }
 
 Result<std::unique_ptr<BucketSender>> NcclDialer::Dial(const TransportEndpoint& endpoint, const RouteHello& hello,
@@ -35,13 +34,25 @@ Result<std::unique_ptr<BucketSender>> NcclDialer::Dial(const TransportEndpoint& 
   const NcclAddress address = ParseNcclAddress(endpoint.address).value();
   ASSIGN_OR_RETURN(FrameArena heads,
                    FrameArena::Anonymous(hello.frame_bytes, hello.credits, FrameArena::Pages::kWhenTouched));
-  ASSIGN_OR_RETURN(auto link,
-                   NcclLink::Make(LinkEnd::kSender, device_, communicators_, hello.frame_bytes, hello.credits));
+  ASSIGN_OR_RETURN(auto mover,
+                   NcclMover::Make(device_, communicators_, hello.frame_bytes, hello.credits, /*receivers=*/1, clock_));
   RouteHello carried = hello;
   carried.frame_bytes += kNcclWordsBytes;
   ASSIGN_OR_RETURN(auto carrier, carrier_.Dial(address.carrier, carried, deadline));
-  return MakeNcclSender(hello, std::move(carrier), std::move(heads), std::move(link),
+  return MakeNcclSender(hello, std::move(carrier), std::move(heads), std::move(mover),
                         {.avoided = avoided_, .address = endpoint.address}, clock_);
+}
+
+Result<std::unique_ptr<BucketCast>> NcclDialer::Cast(std::span<BucketSender* const> routes) {
+  const BucketSender& any = *routes.front();
+  ASSIGN_OR_RETURN(auto mover, NcclMover::Make(device_, communicators_, any.frame_bytes(), any.credits(),
+                                               static_cast<std::int32_t>(routes.size()), clock_));
+  return MakeNcclCast(routes, std::move(mover));
+}
+
+// The other end's word: what went wrong at this one its routes have said already.
+void NcclDialer::NoteFailure(const TransportEndpoint& endpoint, const Status& why) {
+  if (why.reason().starts_with("nccl_") && !avoided_->Contains(endpoint.address)) avoided_->Add(endpoint.address, why);
 }
 
 }  // namespace bascule

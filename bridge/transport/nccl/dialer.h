@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "bridge/transport/nccl/avoided_endpoints.h"
+#include "bridge/transport/avoided_endpoints.h"
 #include "bridge/transport/transport.h"
 #include "device/communicator.h"
 
@@ -24,13 +24,17 @@ class NcclDialer final : public TransportDialer {
 
   TransportKind kind() const override { return TransportKind::kNccl; }
   Device* device() const override { return &device_; }
-  // The address names another device, this version of NCCL, and a carrier that can be reached. Not for a minute after
-  // NCCL failed there, so that the next attempt takes another transport.
+  // The address names other devices, this version of NCCL, and a carrier that can be reached.
   bool CanReach(const TransportEndpoint& endpoint) const override;
   // As the carrier's Dial. FailedPrecondition "same_device" | "nccl_version"; ResourceExhausted "device_memory"; errors
   // of the device
   Result<std::unique_ptr<BucketSender>> Dial(const TransportEndpoint& endpoint, const RouteHello& hello,
                                              Deadline deadline) override;
+  bool CanCast() const override { return true; }
+  Result<std::unique_ptr<BucketCast>> Cast(std::span<BucketSender* const> routes) override;
+  void NoteFailure(const TransportEndpoint& endpoint, const Status& why) override;
+  // For a minute after NCCL failed there.
+  bool Avoids(const TransportEndpoint& endpoint) const override { return avoided_->Contains(endpoint.address); }
 
  private:
   Status CheckFits(const TransportEndpoint& endpoint) const;

@@ -1,13 +1,16 @@
-// One end's side of what NCCL does for a route: a communicator of two ranks, sender 0 and receiver 1, a stream of its
-// own, and the frames of this end, which are registered once. Nothing here waits but Close and destruction.
+// What NCCL does for frames of one end: a communicator, a stream of its own, and moves in the order in which they are
+// given. Rank 0 is the sender. With one receiver a move is a send and a receive; with several, a broadcast, which
+// carries a frame once to all of them. Nothing here waits but Close and destruction.
 //
-// A route has a communicator to itself: a rank with many peers on one would have to receive from them in an order that
-// all of them know, or each waits for another in a circle; and an abort ends this route and no other.
+// A communicator serves one route, or the routes that one frame goes to at once. One for all routes of a rank would
+// want moves in an order that all its peers know, or each waits for another in a circle; and an abort ends no other
+// route.
 //
 // Thread-safety: confined to the thread of its end.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 
@@ -18,55 +21,54 @@
 
 namespace bascule {
 
-enum class LinkEnd { kSender = 0, kReceiver = 1 };
-
 class NcclLink {
  public:
-  // ResourceExhausted "device_memory"; errors of the device. `device` and `communicators` outlive it.
-  static Result<std::unique_ptr<NcclLink>> Make(LinkEnd end, Device& device, Communicators& communicators,
-                                                std::int64_t frame_bytes, std::int32_t credits);
-  ~NcclLink();
+  // Moves `frames` of `device`. All outlive it. Errors of the device.
+  static Result<std::unique_ptr<NcclLink>> Make(Device& device, Communicators& communicators, DeviceFrames& frames);
+  ~NcclLink() { static_cast<void>(Close()); }
 
-  DeviceFrames& frames() { return *frames_; }
-
-  // Of the communicator that moves frames from now on: the sender makes it with the first frame. Errors of NCCL.
-  Result<CommunicatorId> IdOfSender();
-  // The same at the receiver, which joins it. One that it had before is ended.
-  Status Join(const CommunicatorId& id);
-
-  // True when a frame can be moved now: both ends have come, and NCCL is done with what it was given last. Errors of
-  // NCCL.
-  Result<bool> Ready();
-  // Frame `index` goes to the other end, or comes from there, once what its user marked is done. While Ready. Errors of
-  // NCCL and the device.
-  Status Move(std::uint32_t index, std::size_t bytes);
-  // Whether that is done. Errors of the device.
-  Result<bool> Moved(std::uint32_t index) const;
-  // Whether all that NCCL was given lies in the stream.
-  bool is_marked() const { return !unmarked_; }
-
-  // Whether there is a communicator, and whether it is this one.
+  // Begins to join; the rest is for after that. Once. Errors of NCCL.
+  Status Join(const CommunicatorId& id, int rank, int size);
   bool is_open() const { return communicator_ != nullptr; }
-  bool Is(const CommunicatorId& id) const { return is_open() && id_ == id; }
-  // Ends it: closed where all is done, else aborted. Afterwards NCCL touches no frame; where it does not come back they
-  // are kept for ever when this goes.
-  void Close();
+  // All ranks have come.
+  bool has_joined() const { return registered_; }
+
+  // The next to be moved: the first `bytes` of a frame, once what its user marked is done.
+  void Give(std::uint32_t index, std::size_t bytes) { waiting_.push_back({index, bytes}); }
+  // Hands NCCL what it takes now: nothing before all ranks have come, then one move after the other. Also finds errors,
+  // where there is nothing to move. Errors of NCCL and the device.
+  Status Advance();
+  // All that was given lies in the stream.
+  bool idle() const { return waiting_.empty() && !unmarked_; }
+  // Whether the move of a frame that was given is done. Errors of the device.
+  Result<bool> Moved(std::uint32_t index);
+
+  // Ends it: closed where all is done, else aborted. Afterwards NCCL touches no frame.
+  //
+  // DeadlineExceeded "nccl_stuck"  it does not come back: the frames must stay until the process ends
+  Status Close();
 
  private:
-  NcclLink(LinkEnd end, Device& device, Communicators& communicators)
-      : end_(end), device_(device), communicators_(communicators) {}
-  Status Begin(const CommunicatorId& id);
+  struct Waiting {
+    std::uint32_t index = 0;
+    std::size_t bytes = 0;
+  };
 
-  const LinkEnd end_;
+  NcclLink(Device& device, Communicators& communicators, DeviceFrames& frames)
+      : device_(device), communicators_(communicators), frames_(frames) {}
+  Result<bool> Ready();
+  Status Move(const Waiting& next);
+  Status ForgetMoved();
+
   Device& device_;
   Communicators& communicators_;
-  std::unique_ptr<DeviceFrames> frames_;
+  DeviceFrames& frames_;
   std::unique_ptr<DeviceStream> stream_;
-  std::optional<CommunicatorId> id_;
   std::unique_ptr<Communicator> communicator_;
   bool registered_ = false;
+  std::deque<Waiting> waiting_;
   std::optional<std::uint32_t> unmarked_;  // the frame that NCCL was given last, while that is not in the stream
-  Status stuck_;                           // NCCL's last word, where it still has the frames
+  std::deque<std::uint32_t> moving_;       // in the stream, in order, and not known to be done
 };
 
 }  // namespace bascule

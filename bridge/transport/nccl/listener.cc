@@ -26,9 +26,8 @@ Result<std::unique_ptr<BucketReceiver>> NcclListener::Accept(std::uint64_t conne
                                    fmt::format("engine_rank={} of {}", route.engine_rank, devices_.size()));
   }
   Device& device = *devices_[static_cast<std::size_t>(route.engine_rank)];
-  ASSIGN_OR_RETURN(auto link,
-                   NcclLink::Make(LinkEnd::kReceiver, device, communicators_, hello.frame_bytes, hello.credits));
-  return MakeNcclReceiver(hello, std::move(carrier), std::move(link), clock_);
+  ASSIGN_OR_RETURN(auto frames, DeviceFrames::Make(device, hello.frame_bytes, hello.credits));
+  return MakeNcclReceiver(hello, std::move(carrier), std::move(frames), device, communicators_, clock_);
 }
 
 }  // namespace bascule

@@ -34,6 +34,9 @@ Result<NcclWords> ReadWords(std::span<const std::byte> frame, std::int64_t frame
   if (words.payload_bytes > static_cast<std::uint64_t>(frame_bytes)) {
     return Status::DataLoss("bad_frame", fmt::format("payload_bytes={} of {}", words.payload_bytes, frame_bytes));
   }
+  if (words.payload_bytes > 0 && (words.rank < 1 || words.rank >= words.size || words.size > kNcclRanksMax)) {
+    return Status::DataLoss("bad_frame", fmt::format("rank={} of {}", words.rank, words.size));
+  }
   return words;
 }
 

@@ -12,19 +12,22 @@
 
 namespace bascule {
 
-inline constexpr std::uint64_t kNcclMagic = 0x6c63636e'00000001;  // "nccl", version 1
+inline constexpr std::uint64_t kNcclMagic = 0x6c63636e'00000002;  // "nccl", version 2
 
-// Sender -> receiver, before the first part of every frame. Each names the communicator that moves its second part, so
-// the id needs no exchange of its own and another one can follow at any frame.
+// Sender -> receiver, before the first part of every frame. Each names the communicator that moves its second part, and
+// the receiver's rank in it, so neither needs an exchange of its own.
 struct NcclWords {
   std::uint64_t magic = kNcclMagic;
-  std::uint64_t payload_bytes = 0;  // of the second part; 0: the frame has none
+  std::uint64_t payload_bytes = 0;  // of the second part; 0: the frame has none, and what follows means nothing
   CommunicatorId communicator;
-  std::array<std::byte, 48> unused{};
+  std::int32_t rank = 1;  // 0 is the sender's
+  std::int32_t size = 2;
+  std::array<std::byte, 40> unused{};
 };
 // Whole lines of a cache, so that what follows is aligned as frames are.
 inline constexpr std::int64_t kNcclWordsBytes = sizeof(NcclWords);
 static_assert(kNcclWordsBytes == 192);
+inline constexpr std::int32_t kNcclRanksMax = 1024;  // of one communicator
 
 std::span<std::byte> WriteWords(const NcclWords& words, std::span<std::byte> frame);  // the rest of `frame`
 // DataLoss "bad_frame"  it is too short, of another version, or its numbers are no frame's

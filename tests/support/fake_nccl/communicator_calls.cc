@@ -9,6 +9,7 @@
 
 #include "tests/support/fake_nccl/calls_internal.h"
 #include "tests/support/fake_nccl/communicator.h"
+#include "tests/support/fake_nccl/operation.h"
 
 using namespace bascule::fake_nccl;
 
@@ -115,7 +116,11 @@ ncclResult_t ncclCommDeregister(const ncclComm_t handle, void*) {
 }
 
 void bascule_fake_nccl_census(bascule::FakeNcclCensus* census) {
-  *census = {.communicators = CountCommunicators(), .registrations = registrations, .boards = CountBoards()};
+  *census = {.communicators = CountCommunicators(),
+             .registrations = registrations,
+             .boards = CountBoards(),
+             .broadcasts = Sent::Get().broadcasts,
+             .bytes_sent = Sent::Get().bytes};
 }
 
 void bascule_fake_nccl_seed(std::uint64_t seed) { SetSeed(seed); }

@@ -12,11 +12,13 @@
 
 namespace bascule {
 
-// What is there now, in this process.
+// What is there now, in this process, and what its ranks have asked for, ever.
 struct FakeNcclCensus {
   int communicators = 0;
-  int registrations = 0;  // of memory
-  int boards = 0;         // of communicators whose ranks have not all come, made here
+  int registrations = 0;         // of memory
+  int boards = 0;                // of communicators whose ranks have not all come, made here
+  int broadcasts = 0;            // by their roots
+  std::uint64_t bytes_sent = 0;  // those of a broadcast once
 };
 
 class FakeNccl {

@@ -21,6 +21,11 @@ bool ReadAll(int fd, void* to, std::size_t bytes) {
 
 }  // namespace
 
+Sent& Sent::Get() {
+  static Sent sent;
+  return sent;
+}
+
 void Operation::Begin() {
   begun_ = true;
   done_ = false;

@@ -5,7 +5,9 @@
 // Thread-safety: confined to the worker of the streams once it is enqueued.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -13,6 +15,13 @@
 #include "tests/support/fake_nccl/communicator.h"
 
 namespace bascule::fake_nccl {
+
+// Asked for by this process's ranks, ever: see FakeNcclCensus.
+struct Sent {
+  std::atomic<int> broadcasts = 0;
+  std::atomic<std::uint64_t> bytes = 0;
+  static Sent& Get();
+};
 
 class Operation {
  public:

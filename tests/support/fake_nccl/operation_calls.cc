@@ -144,6 +144,7 @@ ncclResult_t ncclSend(const void* from, std::size_t count, ncclDataType_t type, 
   Operation* const operation = PartFor(handle, stream, from, peer, breaks);
   if (operation == nullptr) return ncclInvalidArgument;
   operation->Send(peer, from, TagOf(MoveKind::kMessage, count, type));
+  Sent::Get().bytes += count * SizeOf(type);
   if (lost) operation->Lose();
   return EndMove();
 }
@@ -166,6 +167,10 @@ ncclResult_t ncclBroadcast(const void* from, void* to, std::size_t count, ncclDa
   if (operation == nullptr) return ncclInvalidArgument;
   const std::shared_ptr<Communicator> communicator = Find(handle);
   const Tag tag = TagOf(MoveKind::kBroadcast, count, type);
+  if (communicator->rank() == root) {
+    ++Sent::Get().broadcasts;
+    Sent::Get().bytes += tag.bytes;
+  }
   for (int peer = 0; peer < communicator->size(); ++peer) {
     if (communicator->rank() == root && peer != root) operation->Send(peer, from, tag);
     if (communicator->rank() == peer && peer != root) operation->Receive(root, to, tag);

@@ -34,7 +34,7 @@ class ToDevice final : public BucketSender {
     if (to_spoil_ > 0 && to_spoil_-- > 0) payload[payload.size() / 2] ^= std::byte{2};
     RETURN_IF_ERROR(WriteDevice(device_, sender_->AcquireDevicePayload().first(payload.size()), payload));
     SealBucketFrame(header, frame.first(head), PayloadPlace::kApart);
-    return sender_->SendFilledOn(head, *stream_);
+    return sender_->SendFilledOn(head, payload.size(), *stream_);
   }
   Result<BucketAck> NextAck(Deadline deadline) override { return sender_->NextAck(deadline); }
   void Cancel() override { sender_->Cancel(); }

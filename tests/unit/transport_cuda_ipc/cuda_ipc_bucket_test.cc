@@ -114,7 +114,7 @@ TEST(CudaIpcBucketTest, ABoxArrivesConvertedAndInItsPlaceWithTheSendersDigestVer
       ASSERT_TRUE(sender->NextAck(Soon()).ok());
     }
     ASSERT_TRUE(pack.Enqueue(tensor->bytes().data(), sender->AcquireDevicePayload().data(), *packing).ok());
-    ASSERT_TRUE(sender->SendFilledOn(0, *packing).ok());
+    ASSERT_TRUE(sender->SendFilledOn(0, static_cast<std::size_t>(sender->frame_bytes()), *packing).ok());
     const ReceivedFrame frame = receiver->Receive(Soon()).value();
     ASSERT_TRUE(unpack.Enqueue(frame.device_payload.data(), slot->bytes().data(), *staging).ok());
     ASSERT_TRUE(receiver->AcknowledgeReadOn(frame, BucketAck{}, *staging).ok());

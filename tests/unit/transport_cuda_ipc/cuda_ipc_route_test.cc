@@ -92,7 +92,7 @@ TEST_F(CudaIpcRouteTest, SeveralFramesAreFilledAtOnceAndSentInAnyOrder) {
          {std::tuple(second, second_stream.get(), base), std::tuple(first, first_stream.get(), base + 1)}) {
       sender_->TakeUp(number);
       sender_->Acquire()[0] = ByteOf(byte);
-      ASSERT_TRUE(sender_->SendFilledOn(1, *stream).ok());
+      ASSERT_TRUE(sender_->SendFilledOn(1, kHello.frame_bytes, *stream).ok());
       ASSERT_TRUE(sink.Take().ok());
     }
     for (int free = 0; free < kHello.credits; ++free) ASSERT_TRUE(sender_->NextAck(Soon()).ok());
@@ -161,7 +161,7 @@ TEST_F(CudaIpcRouteTest, TheEndpointNamesTheDeviceByItsUuid) {
   const Result<CudaIpcAddress> address = ParseCudaIpcAddress(listener_->endpoint().address);
 
   ASSERT_TRUE(address.ok()) << address.status().ToString();
-  EXPECT_EQ(address->device, device_.description().uuid);
+  EXPECT_EQ(address->devices, std::vector{device_.description().uuid});
   EXPECT_EQ(address->path, directory_.File("engine.sock"));
   for (const char* const text : {"", "/run/engine.sock", "GPU-0:/run/engine.sock"}) {
     EXPECT_FALSE(ParseCudaIpcAddress(text).ok()) << text;

@@ -30,7 +30,8 @@ class FrameSource {
     while (!sender_.HasCredit()) RETURN_IF_ERROR(sender_.NextAck(Soon()).status());
     sender_.Acquire()[0] = ByteOf(number);
     RETURN_IF_ERROR(stream_->Fill(sender_.AcquireDevicePayload(), ByteOf(number)));
-    return mistake == Mistake::kSentBeforeItIsFilled ? sender_.Send(1) : sender_.SendFilledOn(1, *stream_);
+    return mistake == Mistake::kSentBeforeItIsFilled ? sender_.Send(1)
+                                                     : sender_.SendFilledOn(1, kHello.frame_bytes, *stream_);
   }
   DeviceStream& stream() { return *stream_; }
 

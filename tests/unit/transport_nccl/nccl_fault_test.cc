@@ -50,15 +50,31 @@ TEST_F(NcclFaultTest, AReceiverThatNeverComesIsWaitedForUntilTheDeadlineThenAbor
     ASSERT_TRUE(source.Send(0).ok()) << "sending waits for nobody";
 
     EXPECT_EQ(world_.sender->NextAck(Shortly()).status().code(), StatusCode::kDeadlineExceeded);
-    EXPECT_TRUE(world_.dialer.CanReach(world_.listener.endpoint())) << "there may be time left";
+    EXPECT_FALSE(world_.dialer.Avoids(world_.listener.endpoint())) << "there may be time left";
     world_.sender.reset();
   }
 
   EXPECT_EQ(world_.receiver->Receive(Soon()).status().reason(), "peer_lost");
   world_.receiver.reset();
   ExpectNothingLeft();
-  EXPECT_FALSE(world_.dialer.CanReach(world_.listener.endpoint())) << "the next attempt takes another transport";
+  EXPECT_TRUE(world_.dialer.Avoids(world_.listener.endpoint())) << "the next attempt takes another transport";
   EXPECT_TRUE(WorksAgain()) << "who insists may try";
+}
+
+// C-029.
+TEST_F(NcclFaultTest, AReceiverThatHasNotJoinedInHalfAMinuteIsGivenUpWhileThereIsTimeForAnotherWay) {
+  FakeClock clock;
+  NcclDialer dialer(world_.trainer, world_.communicators, world_.carrying, clock);
+  world_.listener.Expect(kHello.connection);
+  const TransportEndpoint endpoint = world_.listener.endpoint();
+  auto sender = dialer.Dial(endpoint, kHello, Soon()).value();
+  FrameSource source(world_.trainer, *sender);
+  ASSERT_TRUE(source.Send(0).ok());
+
+  clock.Advance(std::chrono::seconds(31));
+
+  EXPECT_EQ(sender->NextAck(Soon()).status().reason(), "nccl_deadline");
+  EXPECT_TRUE(dialer.Avoids(endpoint));
 }
 
 TEST_F(NcclFaultTest, WhatIsAvoidedIsTriedAgainAfterAMinute) {
@@ -70,11 +86,11 @@ TEST_F(NcclFaultTest, WhatIsAvoidedIsTriedAgainAfterAMinute) {
   FakeNccl::Fail("ncclCommInitRankConfig", 1, ncclSystemError);
   EXPECT_EQ(FrameSource(world_.trainer, *sender).Send(0).reason(), "nccl_system_error");
   EXPECT_EQ(sender->NextAck(Soon()).status().reason(), "nccl_system_error");
-  EXPECT_FALSE(dialer.CanReach(endpoint));
+  EXPECT_TRUE(dialer.Avoids(endpoint));
 
   clock.Advance(std::chrono::seconds(61));
 
-  EXPECT_TRUE(dialer.CanReach(endpoint));
+  EXPECT_FALSE(dialer.Avoids(endpoint));
 }
 
 TEST_F(NcclFaultTest, AMoveThatNeverEndsIsNotHandedOutAndBothEndsAreFreeAfterwards) {
@@ -92,7 +108,7 @@ TEST_F(NcclFaultTest, AMoveThatNeverEndsIsNotHandedOutAndBothEndsAreFreeAfterwar
   }
 
   ExpectNothingLeft();
-  EXPECT_FALSE(world_.dialer.CanReach(world_.listener.endpoint()));
+  EXPECT_TRUE(world_.dialer.Avoids(world_.listener.endpoint()));
   EXPECT_TRUE(WorksAgain());
 }
 
@@ -150,7 +166,7 @@ TEST_F(NcclFaultTest, AnErrorOfTheReceiversIsLostToItsSenderWhenItCloses) {
 
   EXPECT_EQ(world_.sender->NextAck(Soon()).status().reason(), "peer_lost");
   world_.sender.reset();
-  EXPECT_TRUE(world_.dialer.CanReach(world_.listener.endpoint())) << "nothing says that NCCL was to blame";
+  EXPECT_FALSE(world_.dialer.Avoids(world_.listener.endpoint())) << "nothing says that NCCL was to blame";
 }
 
 // C-034.

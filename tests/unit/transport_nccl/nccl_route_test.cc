@@ -89,7 +89,7 @@ TEST_F(NcclRouteTest, SeveralFramesAreFilledAtOnceAndSentInAnyOrder) {
     for (const auto& [number, byte] : {std::pair(second, 2 * round), std::pair(first, 2 * round + 1)}) {
       sender.TakeUp(number);
       sender.Acquire()[0] = ByteOf(byte);
-      ASSERT_TRUE(sender.SendFilledOn(1, *stream).ok());
+      ASSERT_TRUE(sender.SendFilledOn(1, kHello.frame_bytes, *stream).ok());
       ASSERT_TRUE(sink.Take().ok());
     }
     for (int free = 0; free < kHello.credits; ++free) ASSERT_TRUE(sender.NextAck(Soon()).ok());

@@ -1,5 +1,5 @@
-// Endpoints that NCCL failed to reach, or to move frames to in time. For a while a dialer takes them for unreachable,
-// so that the next attempt of a publish goes over the next transport that both sides have, from the host's memory.
+// Endpoints whose link failed a short while ago. For as long a dialer takes them for unreachable, so that the next
+// attempt of a publish goes over the next transport that both sides have.
 //
 // Thread-safety: thread-safe.
 #pragma once

@@ -1,4 +1,4 @@
-#include "bridge/transport/nccl/avoided_endpoints.h"
+#include "bridge/transport/avoided_endpoints.h"
 
 #include "base/log.h"
 
@@ -11,7 +11,7 @@ constexpr Duration kWhile = std::chrono::minutes(1);
 }  // namespace
 
 void AvoidedEndpoints::Add(const std::string& address, const Status& why) {
-  LogWarn("nccl_avoided", "endpoint={} seconds={} why=\"{}\"", address,
+  LogWarn("link_avoided", "endpoint={} seconds={} why=\"{}\"", address,
           std::chrono::duration_cast<std::chrono::seconds>(kWhile).count(), why.ToString());
   const MutexLock lock(mu_);
   avoided_.insert_or_assign(address, Deadline::After(clock_, kWhile));
