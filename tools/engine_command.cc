@@ -199,8 +199,8 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
       });
   app.add_option(
          "--transport", options.transport,
-         "how publishers may send: auto offers all there are, with cuda_ipc where all ranks are on one GPU, and "
-         "nccl where NCCL is there")
+         "how publishers may send: auto offers all there are, with cuda_ipc where ranks are on GPUs, and nccl where "
+         "NCCL is there too")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "shm", "grpc", "cuda_ipc", "nccl"}));
   AddKvPolicy(app, process.kv_policy, "what becomes of a request that runs at a flip, unless it names a policy")

@@ -114,6 +114,11 @@ struct Dialers {
     if (transport == "grpc") return {&grpc};
     return {cuda_ipc.get()};
   }
+  // For when that has failed: GPUs that cannot reach each other's memory, say.
+  std::vector<TransportDialer*> FallbacksFor(const std::string& transport) {
+    if (transport == "cuda_ipc") return {&grpc};
+    return {};
+  }
 };
 
 Result<WeightPublisherOptions> PublisherOptionsOf(const PublishOptions& options, const LogicalCheckpoint& checkpoint,
@@ -125,6 +130,7 @@ Result<WeightPublisherOptions> PublisherOptionsOf(const PublishOptions& options,
   publisher.replicas = options.to;
   publisher.control = &dialers.control;
   publisher.transports = dialers.For(options.transport, options.as_trainer_rank);
+  publisher.fallbacks = dialers.FallbacksFor(options.transport);
   publisher.gather = options.gather;
   publisher.run = options.run;
   publisher.new_run = options.new_run;
@@ -325,8 +331,8 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
       app.add_option(
              "--transport", options.transport,
              "auto: shm on the same host, else grpc; cuda_ipc: the weights go to a GPU first, and from there to "
-             "engines whose slots lie on the same one; nccl: likewise, to engines on other GPUs, here or on other "
-             "hosts, and over grpc where NCCL cannot go or has failed")
+             "engines that have slots on the same one, and over grpc where that fails; nccl: likewise, to engines on "
+             "other GPUs, here or on other hosts, and over grpc where NCCL cannot go or fails")
           ->capture_default_str()
           ->check(CLI::IsMember({"auto", "shm", "grpc", "cuda_ipc", "nccl"}));
   AddDevice(app, options.device, "of --transport cuda_ipc and nccl")->capture_default_str()->needs(transport);

@@ -71,7 +71,7 @@ struct ReceivingProcess::Parts {
   LoopbackControl own_control;
   LoopbackNetwork own_network;
   std::unique_ptr<LoopbackListener> own_listener;
-  std::unique_ptr<CudaIpcListener> cuda_ipc_listener;  // null where slots lie on the host, or on several devices
+  std::unique_ptr<CudaIpcListener> cuda_ipc_listener;  // null where slots lie on the host
   std::unique_ptr<ShmListener> shm_listener;
   std::unique_ptr<GrpcListener> grpc_listener;
   std::unique_ptr<NcclListener> nccl_listener;  // null where slots lie on the host, or NCCL is not there
@@ -117,11 +117,9 @@ Status ReceivingProcess::Parts::MakeListeners(const std::vector<Device*>& device
   Result<std::unique_ptr<ShmListener>> shm = ShmListener::Create(socket + ".sock");
   if (!shm.ok()) return shm.status().WithContext("shared memory's socket, which lies where XDG_RUNTIME_DIR says");
   shm_listener = *std::move(shm);
-  if (!devices.empty() && std::ranges::count(devices, devices.front()) == std::ssize(devices)) {
-    ASSIGN_OR_RETURN(cuda_ipc_listener, CudaIpcListener::Create(socket + "-gpu.sock", *devices.front()));
-  }
   grpc_listener = std::make_unique<GrpcListener>();
   if (devices.empty()) return OkStatus();
+  ASSIGN_OR_RETURN(cuda_ipc_listener, CudaIpcListener::Create(socket + "-gpu.sock", devices));
   const Result<Communicators*> communicators = LoadCommunicators();
   if (communicators.ok()) {
     nccl_listener = std::make_unique<NcclListener>(devices, **communicators, *grpc_listener);

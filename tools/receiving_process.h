@@ -33,8 +33,8 @@ struct ReceivingOptions {
   std::string listen;
   int slot_count = 2;
   SlotMemory slot_memory;
-  // Of each engine rank, as WeightReceiverOptions::devices. Where all lie on one, cuda_ipc is offered;
-  // where NCCL is there, nccl.
+  // Of each engine rank, as WeightReceiverOptions::devices. Where there are any, cuda_ipc is offered; where NCCL is
+  // there, nccl.
   std::vector<Device*> devices;
   std::optional<TransportKind> transport;  // the only one that publishers are offered; none: all that there are
   FlipMode flip = FlipMode::kShadow;

@@ -54,6 +54,10 @@ Status OpenStatus(cudaError_t error, std::string_view call, const DeviceDescript
     // The driver's "invalid context": a process cannot open what it made itself.
     case cudaErrorDeviceUninitialized:
       return Status::FailedPrecondition("same_process", status.message());
+    // Of another device's memory.
+    case cudaErrorPeerAccessUnsupported:
+    case cudaErrorTooManyPeers:
+      return Status::FailedPrecondition("no_peer_access", status.message());
     case cudaErrorInvalidResourceHandle:
     case cudaErrorMapBufferObjectFailed:
     case cudaErrorInvalidValue:

@@ -79,20 +79,29 @@ Result<std::shared_ptr<DeviceEnd>> DeviceEnd::FindHere(const DeviceEndName& name
 
 Result<std::shared_ptr<DeviceEnd>> DeviceEnd::Open(Device& device, const DeviceEndName& name, std::int64_t frame_bytes,
                                                    std::int32_t credits) {
-  const DeviceUuid& own = device.description().uuid;
-  if (name.device != own.bytes) {
-    return Status::FailedPrecondition("other_device", fmt::format("the peer uses {}, and this end {}",
-                                                                  DeviceUuid{name.device}.ToString(), own.ToString()));
-  }
   const auto needed = static_cast<std::uint64_t>(Stride(frame_bytes) * credits);
   if (name.memory_bytes < needed) {
     return Status::InvalidArgument("bad_memory_handle", fmt::format("{} bytes, want {}", name.memory_bytes, needed));
   }
-  if (name.process == ThisProcess()) return FindHere(name);
+  const DeviceUuid& own = device.description().uuid;
+  const std::string there = DeviceUuid{name.device}.ToString();
+  if (name.process == ThisProcess()) {
+    if (name.device == own.bytes) return FindHere(name);
+    return Status::FailedPrecondition(
+        "other_device", fmt::format("{} and {}, of one process: only opening makes them peers", there, own.ToString()));
+  }
+  auto opened = OpenFar(device, name, frame_bytes, credits);
+  if (opened.ok() || name.device == own.bytes) return opened;
+  return opened.status().WithContext("on " + there);
+}
+
+// CUDA makes peers of devices that are not the same.
+Result<std::shared_ptr<DeviceEnd>> DeviceEnd::OpenFar(Device& device, const DeviceEndName& name,
+                                                      std::int64_t frame_bytes, std::int32_t credits) {
   const std::shared_ptr<DeviceEnd> end(new DeviceEnd(/*is_own=*/false, frame_bytes));
   end->name_ = name;
-  if (needed > 0) {
-    ASSIGN_OR_RETURN(end->memory_, device.OpenMemory(name.memory, static_cast<std::int64_t>(needed)));
+  if (frame_bytes > 0) {
+    ASSIGN_OR_RETURN(end->memory_, device.OpenMemory(name.memory, Stride(frame_bytes) * credits));
   }
   for (std::int32_t i = 0; i < credits; ++i) {
     ASSIGN_OR_RETURN(std::unique_ptr<DeviceEvent> mark, device.OpenEvent(name.marks.at(static_cast<std::size_t>(i))));

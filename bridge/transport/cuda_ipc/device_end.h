@@ -35,9 +35,11 @@ class DeviceEnd {
   // it. Errors of the device; "not_exportable".
   static Result<std::shared_ptr<DeviceEnd>> Make(Device& device, std::int64_t frame_bytes, std::int32_t credits);
 
-  // The peer's end, for frames of these sizes. Memory and events stay open until the last owner lets go.
+  // The peer's end, for frames of these sizes, as `device` sees it. Memory and events stay open until the last owner
+  // lets go.
   //
-  // FailedPrecondition "other_device"  it lies on another device
+  // FailedPrecondition "no_peer_access"  it lies on another device, whose memory this one cannot reach
+  // FailedPrecondition "other_device"    likewise, in this process
   // InvalidArgument "bad_memory_handle"  its memory is smaller; Unavailable "peer_lost"; errors of the device
   static Result<std::shared_ptr<DeviceEnd>> Open(Device& device, const DeviceEndName& name, std::int64_t frame_bytes,
                                                  std::int32_t credits);
@@ -56,6 +58,8 @@ class DeviceEnd {
  private:
   DeviceEnd(bool is_own, std::int64_t frame_bytes) : is_own_(is_own), frame_bytes_(frame_bytes) {}
   static Result<std::shared_ptr<DeviceEnd>> FindHere(const DeviceEndName& name);
+  static Result<std::shared_ptr<DeviceEnd>> OpenFar(Device& device, const DeviceEndName& name, std::int64_t frame_bytes,
+                                                    std::int32_t credits);
 
   const bool is_own_;
   const std::int64_t frame_bytes_;

@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "bridge/transport/cuda_ipc/messages.h"
@@ -10,13 +12,22 @@
 #include "bridge/transport/shm/sealed_arena.h"
 
 namespace bascule {
+namespace {
+
+// What devices and their sharing of memory fail with. A device that is lost to its process is not to be reached in any
+// other way either.
+constexpr std::array<std::string_view, 7> kOfDevices = {"device_error",   "device_memory",     "device_deadline",
+                                                        "no_peer_access", "bad_memory_handle", "other_device",
+                                                        "same_process"};
+
+}  // namespace
 
 bool CudaIpcDialer::CanReach(const TransportEndpoint& endpoint) const {
   if (endpoint.kind != TransportKind::kCudaIpc) return false;
   const Result<CudaIpcAddress> address = ParseCudaIpcAddress(endpoint.address);
   struct stat found {};
-  return address.ok() && address->device == device_.description().uuid && lstat(address->path.c_str(), &found) == 0 &&
-         S_ISSOCK(found.st_mode) && found.st_uid == geteuid();
+  return address.ok() && std::ranges::count(address->devices, device_.description().uuid) > 0 &&
+         lstat(address->path.c_str(), &found) == 0 && S_ISSOCK(found.st_mode) && found.st_uid == geteuid();
 }
 
 Result<std::unique_ptr<BucketSender>> CudaIpcDialer::Dial(const TransportEndpoint& endpoint, const RouteHello& hello,
@@ -39,6 +50,10 @@ Result<std::unique_ptr<BucketSender>> CudaIpcDialer::Dial(const TransportEndpoin
   ASSIGN_OR_RETURN(auto peer, DeviceEnd::Open(device_, reply.receiver, /*frame_bytes=*/0, hello.credits));
   return MakeCudaIpcSender(MakeShmSender(hello, std::move(arena.frames), std::move(socket), clock_), std::move(own),
                            std::move(peer), retired_, clock_);
+}
+
+void CudaIpcDialer::NoteFailure(const TransportEndpoint& endpoint, const Status& why) {
+  if (std::ranges::find(kOfDevices, why.reason()) != kOfDevices.end()) avoided_.Add(endpoint.address, why);
 }
 
 }  // namespace bascule

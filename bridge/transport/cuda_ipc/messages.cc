@@ -1,5 +1,7 @@
 #include "bridge/transport/cuda_ipc/messages.h"
 
+#include <algorithm>
+
 #include "bridge/transport/shm/runtime_directory.h"
 
 namespace bascule {
@@ -13,14 +15,21 @@ Result<RouteHello> FromCudaIpc(const CudaIpcHello& hello) {
 }
 
 std::string ToAddress(const CudaIpcAddress& address) {
-  return fmt::format("{}:{}", address.device.ToString(), address.path);
+  std::string devices;
+  for (const DeviceUuid& device : address.devices) devices += (devices.empty() ? "" : "+") + device.ToString();
+  return fmt::format("{}:{}", devices, address.path);
 }
 
 Result<CudaIpcAddress> ParseCudaIpcAddress(const std::string& text) {
   CudaIpcAddress address;
   const std::size_t colon = text.find(':');
   if (colon == std::string::npos) return Status::InvalidArgument("bad_address", fmt::format("'{}'", text));
-  ASSIGN_OR_RETURN(address.device, ParseDeviceUuid(text.substr(0, colon)));
+  for (std::size_t begin = 0; begin <= colon;) {
+    const std::size_t end = std::min(text.find('+', begin), colon);
+    ASSIGN_OR_RETURN(const DeviceUuid device, ParseDeviceUuid(text.substr(begin, end - begin)));
+    address.devices.push_back(device);
+    begin = end + 1;
+  }
   address.path = text.substr(colon + 1);
   RETURN_IF_ERROR(CheckSocketPath(address.path));
   return address;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "bridge/transport/cuda_ipc/device_end.h"
 #include "bridge/transport/shm/messages.h"
@@ -28,12 +29,13 @@ struct CudaIpcReply {
 // InvalidArgument "bad_route"
 Result<RouteHello> FromCudaIpc(const CudaIpcHello& hello);
 
-// An endpoint's address: which device, and where to call. Both ends on one device, or there is no route.
+// An endpoint's address: the devices of the engine ranks, each once, and where to call. A sender on none of them has
+// no business there.
 struct CudaIpcAddress {
-  DeviceUuid device;
+  std::vector<DeviceUuid> devices;
   std::string path;
 };
-std::string ToAddress(const CudaIpcAddress& address);  // "GPU-8932f937-...:/run/user/0/bascule/engine.sock"
+std::string ToAddress(const CudaIpcAddress& address);  // "GPU-8932f937-...+GPU-7a01...:/run/user/0/bascule/engine.sock"
 // InvalidArgument "bad_address"
 Result<CudaIpcAddress> ParseCudaIpcAddress(const std::string& text);
 

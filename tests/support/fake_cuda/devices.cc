@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -45,6 +46,18 @@ int CountSetUp() {
 }
 void ForgetSetUp() {
   for (std::atomic<bool>& one : set_up) one = false;
+}
+
+bool AreNear(int device, int other) {
+  static const auto* const far_apart = [] {
+    const char* const listed = std::getenv("BASCULE_FAKE_CUDA_FAR");
+    std::istringstream words(listed == nullptr ? "" : listed);
+    auto* const all = new std::set<std::string>;
+    for (std::string word; words >> word;) all->insert(word);
+    return all;
+  }();
+  return device == other ||
+         !far_apart->contains(fmt::format("{}-{}", std::min(device, other), std::max(device, other)));
 }
 
 void Describe(int device, cudaDeviceProp* properties) {

@@ -17,6 +17,8 @@ void UseOrdinal(int ordinal);
 // The calling thread's, of all.
 int CurrentDevice();
 int OrdinalOf(int device);
+// Whether one can reach the other's memory: each its own, and others unless BASCULE_FAKE_CUDA_FAR names the pair.
+bool AreNear(int device, int other);
 void Describe(int device, cudaDeviceProp* properties);
 
 // Devices that have been set up (CUDA's primary contexts), by ordinal: each takes memory of that device.

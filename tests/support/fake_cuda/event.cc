@@ -20,9 +20,7 @@ std::shared_ptr<Event> Event::Make(int device, bool shared) {
 }
 
 std::shared_ptr<Event> Event::Open(const cudaIpcEventHandle_t& handle, int device) {
-  const IpcName name = ReadName(handle);
-  if (name.device != device) return nullptr;
-  UniqueFd fd = OpenNamed(name);
+  UniqueFd fd = OpenNamed(ReadName(handle));
   // An opened event cannot be passed on.
   return fd.valid() ? Map(std::move(fd), device, /*is_shared=*/false) : nullptr;
 }

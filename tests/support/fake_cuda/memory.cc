@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "base/status.h"
+#include "tests/support/fake_cuda/devices.h"
 #include "tests/support/fake_cuda/ipc.h"
 
 namespace bascule::fake_cuda {
@@ -119,11 +120,13 @@ cudaError_t Memory::Open(const cudaIpcMemHandle_t& handle, int device, void** ba
   if (name.process == getpid()) return cudaErrorDeviceUninitialized;
   const UniqueFd fd = OpenNamed(name);
   struct stat found {};
-  if (!fd.valid() || fstat(fd.get(), &found) != 0 || name.device != device) return cudaErrorInvalidResourceHandle;
+  if (!fd.valid() || fstat(fd.get(), &found) != 0) return cudaErrorInvalidResourceHandle;
+  if (!AreNear(name.device, device)) return cudaErrorPeerAccessUnsupported;
   const MutexLock lock(mu_);
   for (const auto& [start, block] : blocks_) {
     // Older drivers answer so to a second opening.
-    if (block.kind == Kind::kOpened && block.inode == name.inode) return cudaErrorAlreadyMapped;
+    const bool is_open = block.kind == Kind::kOpened && block.inode == name.inode && block.device == device;
+    if (is_open) return cudaErrorAlreadyMapped;
   }
   const auto bytes = static_cast<std::size_t>(found.st_size);
   const cudaError_t mapped = Map(fd.get(), bytes, base);

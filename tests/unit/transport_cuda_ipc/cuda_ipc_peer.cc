@@ -26,7 +26,7 @@ namespace {
 Result<Device*> DeviceOf(const std::string& address) {
   ASSIGN_OR_RETURN(const CudaIpcAddress parsed, ParseCudaIpcAddress(address));
   ASSIGN_OR_RETURN(DeviceBackend* const backend, LoadCudaBackend());
-  return backend->Open(parsed.device);
+  return backend->Open(parsed.devices.front());
 }
 
 Status Send(const TransportEndpoint& endpoint, int frames, bool lost) {

@@ -17,7 +17,7 @@ Deadline Shortly() { return Deadline::After(Clock::Real(), std::chrono::millisec
 
 class CudaIpcProcessTest : public testing::Test {
  protected:
-  std::string Address() { return ToAddress({device_.description().uuid, directory_.File("engine.sock")}); }
+  std::string Address() { return ToAddress({{device_.description().uuid}, directory_.File("engine.sock")}); }
   std::unique_ptr<BucketReceiver> Accept(CudaIpcListener& listener) {
     return listener.Accept(kHello.connection, kHello.route, Soon()).value();
   }
