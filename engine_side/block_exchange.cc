@@ -29,6 +29,12 @@ std::vector<BlockExchange::Pair> BlocksOf(std::span<const BlockExchange::Pair> m
   return blocks;
 }
 
+std::vector<BlockExchange::Pair> Joined(std::span<const std::vector<BlockExchange::Pair>> memory) {
+  std::vector<BlockExchange::Pair> joined;
+  for (const auto& pairs : memory) joined.insert(joined.end(), pairs.begin(), pairs.end());
+  return joined;
+}
+
 }  // namespace
 
 BlockCopier& HostBlockCopier() {
@@ -46,6 +52,9 @@ BlockExchange::BlockExchange(std::span<const Pair> memory, BlockCopier& copier, 
     lanes_.push_back({.blocks = {border(lane), border(lane + 1)}, .copier = &copier, .saved = saved_[lane]});
   }
 }
+
+BlockExchange::BlockExchange(std::span<const std::vector<Pair>> memory, BlockCopier& copier)
+    : BlockExchange(Joined(memory), copier) {}
 
 BlockExchange::BlockExchange(std::span<const Share> shares) {
   for (const Share& share : shares) {

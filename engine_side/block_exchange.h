@@ -50,6 +50,7 @@ class BlockExchange {
   // Host memory, in blocks of kBlockBytes. Borrows the memory and `copier`. Two lanes: one core alone does not use the
   // memory's bandwidth.
   BlockExchange(std::span<const Pair> memory, BlockCopier& copier, int lanes = 2);
+  BlockExchange(std::span<const std::vector<Pair>> memory, BlockCopier& copier);
   // Any memory.
   explicit BlockExchange(std::span<const Share> shares);
   BlockExchange(BlockExchange&&) = default;

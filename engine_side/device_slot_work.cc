@@ -224,7 +224,7 @@ class DeviceSlotWork final : public SlotWork {
     return PoolOf(boxes[0].box.engine_rank).WithLane([&](DeviceLane& lane) { return lane.Read(boxes, to); });
   }
 
-  Result<BlockExchange> MakeExchange(std::span<const BlockExchange::Pair> memory) override {
+  Result<BlockExchange> MakeExchange(std::span<const std::vector<BlockExchange::Pair>> memory) override {
     std::vector<BlockExchange::Share> shares(pools_.size());
     for (std::size_t device = 0; device < pools_.size(); ++device) {
       if (copiers_[device] == nullptr) {
@@ -235,7 +235,7 @@ class DeviceSlotWork final : public SlotWork {
       shares[device].saved = copiers_[device]->saved();
     }
     for (std::size_t rank = 0; rank < memory.size(); ++rank) {
-      shares[pool_of_rank_[rank]].memory.push_back(memory[rank]);
+      std::ranges::copy(memory[rank], std::back_inserter(shares[pool_of_rank_[rank]].memory));
     }
     return BlockExchange(shares);
   }

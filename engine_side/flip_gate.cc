@@ -27,10 +27,7 @@ Result<FlipReport> FlipGate::Flip(const StagedVersion& staged, std::uint64_t at_
     }
     busy_ = true;
   }
-  Result<FlipReport> report = AtSafePoint(at_step, deadline, [&]() -> Result<WeightVersion> {
-    RETURN_IF_ERROR(CheckBudget());
-    return MakeLive(staged);
-  });
+  Result<FlipReport> report = AtSafePoint(at_step, deadline, [&] { return MakeLive(staged); });
   Leave();
   return report;
 }
@@ -82,9 +79,9 @@ Status FlipGate::TryAgainLater(const Status& failed, Deadline deadline) {
   return deadline.Passed(clock_) ? failed : OkStatus();
 }
 
-Status FlipGate::CheckBudget() {
+Status FlipGate::CheckBudget(double share) {
   if (budget_.limit == Duration::zero() || !slots_.live() || !hooks_.Decoding()) return OkStatus();
-  const std::optional<Duration> expected = ExpectedStall();
+  const std::optional<Duration> expected = ExpectedStall(share);
   if (!expected || *expected <= budget_.limit) return OkStatus();
   return Status::FailedPrecondition(kOverBudget, fmt::format("a flip now would stall decoding for about {:.0f} us, the "
                                                              "budget is {:.0f} us",
@@ -93,36 +90,47 @@ Status FlipGate::CheckBudget() {
 
 // What else the machine does only makes a stall longer, so the shortest of the last few is what a flip itself costs.
 // One that was long ago says nothing any more: were it the only one, and the machine busy then, no version would come
-// again.
-std::optional<Duration> FlipGate::ExpectedStall() {
+// again. Nor does one of a flip that had less to exchange.
+std::optional<Duration> FlipGate::ExpectedStall(double share) {
   while (!recent_stalls_.empty() && recent_stalls_.front().at + kRecent < clock_.Now()) recent_stalls_.pop_front();
-  if (!recent_stalls_.empty()) return std::ranges::min_element(recent_stalls_, {}, &Stall::time)->time;
-  if (in_place_ != nullptr) return in_place_->EstimatedTime();
-  return std::nullopt;  // an exchange of two numbers
+  std::optional<Duration> shortest;
+  for (const Stall& stall : recent_stalls_) {
+    if (stall.share >= share) shortest = std::min(shortest.value_or(stall.time), stall.time);
+  }
+  if (shortest || in_place_ == nullptr) return shortest;  // without any: an exchange of two numbers
+  return std::chrono::duration_cast<Duration>(in_place_->EstimatedTime() * share);
 }
 
 void FlipGate::NoteStall(Duration stall) {
   if (stall == Duration::zero()) return;
-  recent_stalls_.push_back({clock_.Now(), stall});
+  recent_stalls_.push_back({clock_.Now(), stall, share_});
   if (recent_stalls_.size() > kRecentStalls) recent_stalls_.pop_front();
 }
 
 Result<WeightVersion> FlipGate::MakeLive(const StagedVersion& staged) {
   if (in_place_ == nullptr || !slots_.live()) {
+    RETURN_IF_ERROR(CheckBudget(/*share=*/1));
     slots_.Flip(staged.slot, staged.version, staged.held);
   } else {
-    RETURN_IF_ERROR(slots_.FlipInPlace(
-        staged.slot, staged.version, staged.held,
-        [this](const HeldDigests& live, const HeldDigests& next) { return in_place_->Exchange(live, next); }));
+    const auto exchange = [this](const HeldDigests& live, const HeldDigests& next) -> Status {
+      RETURN_IF_ERROR(CheckBudget(in_place_->ShareOf(live, next)));
+      return ExchangeInPlace(live, next);
+    };
+    RETURN_IF_ERROR(slots_.FlipInPlace(staged.slot, staged.version, staged.held, exchange));
   }
   return staged.version;
+}
+
+Status FlipGate::ExchangeInPlace(const HeldDigests& live, const HeldDigests& next) {
+  share_ = in_place_->ShareOf(live, next);
+  return in_place_->Exchange(live, next);
 }
 
 // A session may have taken the kept slot by now.
 Result<WeightVersion> FlipGate::MakeKeptLive() {
   if (in_place_ == nullptr) return slots_.SwapKept();
   return slots_.SwapKeptInPlace(
-      [this](const HeldDigests& live, const HeldDigests& kept) { return in_place_->Exchange(live, kept); });
+      [this](const HeldDigests& live, const HeldDigests& kept) { return ExchangeInPlace(live, kept); });
 }
 
 void FlipGate::Leave() {

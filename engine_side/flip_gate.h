@@ -54,6 +54,7 @@ class FlipGate {
   struct Stall {
     TimePoint at;
     Duration time{};
+    double share = 1;  // of the memory that was exchanged; between slots that exchange roles: all
   };
   void Leave() EXCLUDES(mu_);
   Result<FlipReport> SwapKept(std::optional<std::uint64_t> to, Deadline deadline);
@@ -62,9 +63,10 @@ class FlipGate {
   Result<FlipReport> AtSafePoint(std::uint64_t at_step, Deadline deadline,
                                  const std::function<Result<WeightVersion>()>& change);
   Status TryAgainLater(const Status& failed, Deadline deadline);
-  Status CheckBudget();
-  std::optional<Duration> ExpectedStall();
+  Status CheckBudget(double share);
+  std::optional<Duration> ExpectedStall(double share);
   void NoteStall(Duration stall);
+  Status ExchangeInPlace(const HeldDigests& live, const HeldDigests& next);
   Result<WeightVersion> MakeLive(const StagedVersion& staged);
   Result<WeightVersion> MakeKeptLive();
 
@@ -73,7 +75,9 @@ class FlipGate {
   Clock& clock_;
   InPlaceFlip* const in_place_;
   const StallBudget budget_;
-  std::deque<Stall> recent_stalls_;  // while decoding; of the one that is not refused by `busy_`
+  // Of the one that is not refused by `busy_`:
+  std::deque<Stall> recent_stalls_;  // while decoding
+  double share_ = 1;                 // of the exchange under way
   Mutex mu_;                         // Guards `busy_`; not held at the safe point.
   CondVar left_;
   bool busy_ GUARDED_BY(mu_) = false;

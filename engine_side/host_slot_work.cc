@@ -72,7 +72,7 @@ class HostWork final : public SlotWork {
     return OkStatus();
   }
 
-  Result<BlockExchange> MakeExchange(std::span<const BlockExchange::Pair> memory) override {
+  Result<BlockExchange> MakeExchange(std::span<const std::vector<BlockExchange::Pair>> memory) override {
     return BlockExchange(memory, HostBlockCopier());
   }
 

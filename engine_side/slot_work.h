@@ -79,8 +79,8 @@ class SlotWork {
   // Copies boxes of one engine rank to host memory, one after another, each in compact row-major order.
   virtual Status Read(std::span<const SlotSource> boxes, std::span<std::byte> to) = 0;
 
-  // How the memories of two slots, a pair for each engine rank, are exchanged.
-  virtual Result<BlockExchange> MakeExchange(std::span<const BlockExchange::Pair> memory) = 0;
+  // How memories of two slots, pairs of each engine rank, are exchanged.
+  virtual Result<BlockExchange> MakeExchange(std::span<const std::vector<BlockExchange::Pair>> memory) = 0;
 
   // Gives a frame back to its sender, once no work of this reads it.
   virtual Status GiveBack(BucketReceiver& receiver, const ReceivedFrame& frame, const BucketAck& ack) = 0;

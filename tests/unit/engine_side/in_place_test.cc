@@ -12,7 +12,8 @@ namespace {
 using ::testing::HasSubstr;
 using Fault = FaultyCopier::Fault;
 
-constexpr int kCopiesOfExchange = 2 * 3;  // a block on each of two engine ranks
+constexpr int kCopiesOfBlock = 3;
+constexpr int kCopiesOfExchange = 2 * kCopiesOfBlock;  // a block on each of two engine ranks
 
 class InPlaceTest : public ReceiverTest {
  protected:
@@ -21,6 +22,11 @@ class InPlaceTest : public ReceiverTest {
   std::vector<const std::byte*> LiveAddresses() {
     const WeightLease lease = receiver_->AcquireLive();
     return {lease.Tensor(0, 0).data(), lease.Tensor(0, 3).data(), lease.Tensor(1, 0).data(), lease.Tensor(1, 2).data()};
+  }
+  std::unique_ptr<ScriptedPublisher> WithScope(const std::vector<std::string>& scope) {
+    auto publisher = Connect();
+    publisher->Greet(PlanOptions{.bucket_bytes = 4096, .ignore = {}, .scope = scope});
+    return publisher;
   }
   // Publishes version `number` up to its flip, which fails for the reason that it returns.
   Status FailedFlip(ScriptedPublisher& publisher, std::uint64_t number) {
@@ -163,6 +169,72 @@ TEST_F(InPlaceTest, I8AFlipWaitsForAReaderNoLongerThanItsDeadline) {
   EXPECT_EQ(late.reason(), "live_leased");
   EXPECT_EQ(reader.version().number, 2u);
   EXPECT_EQ(receiver_->status().kept->number, 1u);
+}
+
+// C-017.
+TEST_F(InPlaceTest, TensorsThatAreTheSameInBothVersionsAreLeftAlone) {
+  WithVersionOne();
+  auto publisher = WithScope({"n"});  // on the first rank alone
+  const int copies = copier_.copies();
+
+  publisher->Publish(publisher->MakePartialOffer(2, *receiver_->status().live));
+
+  EXPECT_EQ(copier_.copies() - copies, kCopiesOfBlock);
+  ExpectLiveBytes(2, {1, 1, 2, 1});
+  ASSERT_TRUE(receiver_->Rollback(std::nullopt, Soon()).ok());
+  EXPECT_EQ(copier_.copies() - copies, 2 * kCopiesOfBlock);
+  ExpectLiveBytesOf(1);
+}
+
+TEST_F(InPlaceTest, AVersionOfTheSameBytesIsExchangedForNothing) {
+  auto publisher = WithVersionOne();
+  const Offer offer = publisher->MakeOffer(2);
+  const int copies = copier_.copies();
+  publisher->BeginSession(offer);
+  for (std::uint32_t bucket = 0; bucket < publisher->plan().buckets.size(); ++bucket) {
+    ASSERT_EQ(publisher->SendBucket(offer.session, /*number=*/1, bucket), BucketVerdict::kGood);
+  }
+  publisher->Send(Seal{offer.session, publisher->SealOf(1)});
+  ASSERT_EQ(publisher->Expect<Ready>().session, offer.session);
+
+  publisher->FlipNow(offer);
+
+  EXPECT_EQ(copier_.copies(), copies);
+  ExpectLiveBytes(2, {1, 1, 1, 1});
+  EXPECT_EQ(receiver_->status().kept->number, 1u);
+}
+
+// C-049.
+TEST_F(InPlaceTest, I10WhicheverCopyOfAPartialVersionFailsTheOldVersionIsLive) {
+  WithVersionOne();
+  auto publisher = WithScope({"n"});
+  for (int copy = 0; copy < kCopiesOfBlock; ++copy) {
+    copier_.FailAt(copy, Fault::kFails);
+    const Offer offer = publisher->MakePartialOffer(2, *receiver_->status().live);
+    publisher->BeginSession(offer);
+    publisher->StageAndSeal(offer);
+    publisher->Send(Flip{offer.session});
+
+    EXPECT_EQ(publisher->Expect<Abort>().why.reason(), "flip_undone");
+    ExpectLiveBytesOf(1);
+  }
+}
+
+// P2, of what is written.
+TEST_F(InPlaceTest, P2BytesOfAPartialVersionThatChangeOnTheirWayAreNotServed) {
+  WithVersionOne();
+  auto publisher = WithScope({"n"});
+  copier_.FailAt(/*copy=*/1, Fault::kCopiesOtherBytes);  // the new bytes, on their way in
+  const Offer offer = publisher->MakePartialOffer(2, *receiver_->status().live);
+  publisher->BeginSession(offer);
+  publisher->StageAndSeal(offer);
+
+  publisher->Send(Flip{offer.session});
+
+  const Status why = publisher->Expect<Abort>().why;
+  EXPECT_EQ(why.reason(), "flip_undone");
+  EXPECT_THAT(why.message(), HasSubstr("digest_mismatch: tensor n on engine rank 0"));
+  ExpectLiveBytesOf(1);
 }
 
 TEST_F(InPlaceTest, ThreeSlotsAreRefused) {

@@ -131,5 +131,26 @@ TEST_F(StallBudgetTest, AFlipInPlaceIsJudgedBeforeTheFirstOneByASampleOfTheMemor
   Stop();
 }
 
+// What it stalled says nothing of one that has more to exchange.
+TEST_F(StallBudgetTest, AFlipInPlaceIsJudgedByHowMuchItExchanges) {
+  FaultyCopier copier;
+  copier.on_copy = [this] { clock_.Advance(std::chrono::milliseconds(1)); };
+  Start(WeightReceiverOptions{.flip = FlipMode::kInPlace,
+                              .stall_budget = {.limit = std::chrono::milliseconds(3), .refuse = true},
+                              .copier = &copier});
+  WithVersionOne();
+  auto partial = Connect();
+  partial->Greet(PlanOptions{.bucket_bytes = 4096, .ignore = {}, .scope = {"n"}});
+
+  partial->Publish(partial->MakePartialOffer(2, *receiver_->status().live));
+
+  ExpectLiveBytes(2, {1, 1, 2, 1});
+  publisher_ = Greeted();
+  SendFlip();
+  EXPECT_EQ(publisher_->Expect<Abort>().why.reason(), "stall_over_budget");
+  ExpectLiveBytes(2, {1, 1, 2, 1});
+  Stop();
+}
+
 }  // namespace
 }  // namespace bascule
