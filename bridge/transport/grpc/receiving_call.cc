@@ -1,5 +1,7 @@
+#include <grpcpp/alarm.h>
 #include <grpcpp/server_context.h>
 
+#include <chrono>
 #include <deque>
 #include <utility>
 
@@ -13,6 +15,8 @@
 
 namespace bascule {
 namespace {
+
+constexpr std::chrono::seconds kLinger{1};  // for a sender to take what is being written when a call ends
 
 struct ArrivedFrame {
   std::uint32_t index = 0;
@@ -97,18 +101,18 @@ class ReceivingCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
     return true;
   }
 
-  // Ends the call, and tells the sender why. An acknowledgement that gRPC is writing is cut off.
+  // Ends the call, and tells the sender why: behind the acknowledgement that gRPC is writing, unless the sender does
+  // not take that soon.
   void End(const Status& why) EXCLUDES(mu_) {
     frames_.Close(why);
     MutexLock lock(mu_);
     if (std::exchange(ended_, true)) return;
     waiting_.clear();
     status_ = ToGrpc(why);
-    if (writing_) {
-      context_.TryCancel();
-    } else {
-      Finish(status_);
-    }
+    if (!writing_) return FinishNow();
+    linger_.Set(std::chrono::system_clock::now() + kLinger, [self = self_](bool in_time) {
+      if (in_time) self->CutOff();
+    });
   }
 
   Mailbox<ArrivedFrame>& frames() { return frames_; }
@@ -125,13 +129,16 @@ class ReceivingCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   void OnWriteDone(bool ok) override EXCLUDES(mu_) {
     MutexLock lock(mu_);
     writing_ = false;
-    if (ended_) return Finish(status_);
+    if (ended_) return FinishNow();
     if (ok) WriteNext();
   }
 
   void OnCancel() override { End(PeerLost()); }
 
-  void OnDone() override { const std::shared_ptr<ReceivingCall> last = std::move(self_); }
+  void OnDone() override {
+    linger_.Cancel();
+    const std::shared_ptr<ReceivingCall> last = std::move(self_);
+  }
 
  private:
   ReceivingCall(std::shared_ptr<RouteTable> routes, grpc::CallbackServerContext& context, Clock& clock)
@@ -140,6 +147,16 @@ class ReceivingCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   static Status PeerLost() { return Status::Unavailable("peer_lost", "the sender closed"); }
   Status Open();
   Status TakePiece();
+
+  void FinishNow() REQUIRES(mu_) {
+    finished_ = true;
+    Finish(status_);
+  }
+
+  void CutOff() EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    if (!finished_) context_.TryCancel();
+  }
 
   void WriteNext() REQUIRES(mu_) {
     if (writing_ || waiting_.empty()) return;
@@ -159,7 +176,9 @@ class ReceivingCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
   grpc::ByteBuffer current_;  // gRPC's while writing_
   bool writing_ GUARDED_BY(mu_) = false;
   bool ended_ GUARDED_BY(mu_) = false;
+  bool finished_ GUARDED_BY(mu_) = false;  // context_ may go at any moment
   grpc::Status status_ GUARDED_BY(mu_);
+  grpc::Alarm linger_;
   std::shared_ptr<ReceivingCall> self_;
 };
 

@@ -4,13 +4,17 @@
 #include <grpcpp/support/client_callback.h>
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
+#include <list>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "bascule/v1/transfer.grpc.pb.h"  // protobuf messages as gRPC messages
 #include "base/grpc/grpc_status.h"
 #include "base/mutex.h"
+#include "base/start_worker.h"
 #include "bridge/transport/credits.h"
 #include "bridge/transport/grpc/frame_codec_internal.h"
 #include "bridge/transport/grpc/sending_call_internal.h"
@@ -19,6 +23,7 @@
 namespace bascule {
 namespace {
 
+constexpr std::chrono::milliseconds kPatience{200};  // with gRPC, to let go of a call
 constexpr const char* kRouteMethod = "/bascule.v1.Transfer/Route";
 
 // The call behind a sender. gRPC's threads run the reactions, On...; the sender's thread hands messages in. It keeps
@@ -56,10 +61,14 @@ class SendingCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::A
     End();
   }
 
-  // After Close. Cancelling is local, so gRPC lets go of the call whatever the peer does.
-  void WaitDone() EXCLUDES(mu_) {
+  // After Close. Cancelling is local, so gRPC lets go of the call whatever the peer does, but not always soon.
+  void WaitDone() {
+    while (!IsDoneBy(Clock::Real().Now() + std::chrono::seconds(1))) continue;
+  }
+  bool IsDoneBy(TimePoint when) EXCLUDES(mu_) {
     MutexLock lock(mu_);
-    while (!done_) clock_.WaitUntil(done_changed_, mu_, clock_.Now() + std::chrono::seconds(1));
+    while (!done_ && Clock::Real().WaitUntil(done_changed_, mu_, when)) continue;
+    return done_;
   }
 
   Mailbox<v1::RouteOpened>& opened() { return opened_; }
@@ -91,7 +100,7 @@ class SendingCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::A
   }
 
  private:
-  SendingCall(std::int32_t credits, Clock& clock) : clock_(clock), opened_(1, clock), acks_(credits, clock) {}
+  SendingCall(std::int32_t credits, Clock& clock) : opened_(1, clock), acks_(credits, clock) {}
 
   void End() EXCLUDES(mu_) {
     MutexLock lock(mu_);
@@ -108,7 +117,6 @@ class SendingCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::A
     StartWrite(&current_);
   }
 
-  Clock& clock_;
   grpc::ClientContext context_;
   v1::Ack ack_;
   Mailbox<v1::RouteOpened> opened_;
@@ -123,6 +131,34 @@ class SendingCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::A
   std::shared_ptr<SendingCall> self_;
 };
 
+// Calls that gRPC has not let go of. Where a connection does not take its bytes (a wire is pulled) gRPC waits for it,
+// for up to ten seconds, on the thread that would end the call: whoever closes a route does not wait along.
+class LateCalls {
+ public:
+  static LateCalls& Instance() {
+    static auto* const calls = new LateCalls();  // stays, as gRPC does
+    return *calls;
+  }
+
+  // The channel goes on a thread of ours: gRPC ends the threads of its callbacks with the last channel that uses them,
+  // and one of them cannot end itself.
+  void Take(const std::shared_ptr<grpc::Channel>& channel, const std::shared_ptr<SendingCall>& call) EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    std::erase_if(waiting_, [](const Waiting& one) { return one.call.expired(); });
+    auto worker = StartWorker("late_call", [channel, call](const std::stop_token&) { call->WaitDone(); });
+    if (!worker.ok()) return call->WaitDone();
+    waiting_.push_back({call, *std::move(worker)});
+  }
+
+ private:
+  struct Waiting {
+    std::weak_ptr<SendingCall> call;  // the worker's, while it waits
+    Worker worker;
+  };
+  Mutex mu_;
+  std::list<Waiting> waiting_ GUARDED_BY(mu_);
+};
+
 class GrpcSender final : public BucketSender {
  public:
   GrpcSender(std::shared_ptr<grpc::Channel> channel, const RouteHello& hello, FrameArena arena, Clock& clock)
@@ -131,11 +167,9 @@ class GrpcSender final : public BucketSender {
         arena_(std::make_shared<const FrameArena>(std::move(arena))),
         call_(SendingCall::Start(channel_, hello, clock)),
         credits_(hello.credits) {}
-  // The channel goes on this thread: gRPC ends the threads of its callbacks with the last channel that uses them, and
-  // one of them cannot end itself.
   ~GrpcSender() override {
     call_->Close();
-    call_->WaitDone();
+    if (!call_->IsDoneBy(Clock::Real().Now() + kPatience)) LateCalls::Instance().Take(channel_, call_);
   }
 
   // Waits until the peer has opened the route.
