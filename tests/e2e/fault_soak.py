@@ -1,4 +1,5 @@
-"""Publishes in a row to two engines, nearly each with a fault: processes killed or stopped, connections cut.
+"""Publishes in a row to two engines, nearly each with a fault: processes killed or stopped, connections cut, frames damaged
+on the wire and in the memory that is shared.
 
 Meanwhile clients ask both engines for greedy samples. Which weights a version number stands for is known beforehand, so in
 the end every token that was given out is compared with what an engine says that was started from those weights and saw no
@@ -26,12 +27,17 @@ TOKENS = 256
 # Holds a publish of some 160 kB for a third of a second: long enough that `watch` shows it under way.
 HELD = "500kB"
 DEADLINE_S = 1
+TIME_TO_SEND_AGAIN_S = 3
 # What clients and publishers may meet while somebody is dead, stopped or cut off.
 EXPECTED = {
     "peer_lost", "peer_unreachable", "deadline", "engine_stopping", "publisher_busy", "unknown_run", "cancelled",
     "nothing_live",  # of an engine that starts again
 }  # fmt: skip
-FAULTS = ("none", "none", "kill_publisher", "stop_publisher", "kill_engine", "stop_engine", "cut", "interrupt_publisher")
+# What a publish may end with whose frames are damaged, beside that: a bucket that was damaged once is sent again, and goes live.
+OF_DAMAGE = {"bucket_damaged", "bad_frame", "bad_ack", "buckets_missing"}
+STRIKES = ("kill_publisher", "stop_publisher", "kill_engine", "stop_engine", "cut", "interrupt_publisher")
+DAMAGES = ("damage_wire", "damage_memory")
+FAULTS = ("none", "none", *STRIKES, *DAMAGES)
 
 
 def content_of(version):
@@ -103,14 +109,75 @@ class Judge:
             engine.kill()
 
 
+class Scribbler:
+    """Flips bits in the frames that a publisher shares with engines, by way of its /proc/PID/mem. Those are stopped for a
+    moment, so that frames are hit between their packing and their being read; then, if `on_and_on`, while they are read and
+    sent again."""
+
+    MOMENT = 20_000  # bits, a tenth of a second
+
+    def __init__(self, publisher, engines, seed, on_and_on):
+        self._publisher, self._engines, self._random, self._on_and_on = publisher, engines, random.Random(seed), on_and_on
+        self.flipped = 0
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _frames(self):
+        """Where they are mapped: a list of (begin, bytes)."""
+        with open(f"/proc/{self._publisher.pid}/maps") as maps:
+            ranges = [line.split()[0].split("-") for line in maps if "bascule_arena" in line and " rw-s " in line]
+        return [(int(begin, 16), int(end, 16) - int(begin, 16)) for begin, end in ranges]
+
+    def _run(self):
+        try:
+            with open(f"/proc/{self._publisher.pid}/mem", "r+b", buffering=0) as memory:
+                self._scribble(memory.fileno())
+        except OSError:
+            pass  # the process has ended, or its memory has gone
+
+    def _scribble(self, memory):
+        while not any(os.pread(memory, 64, begin).strip(b"\0") for begin, _ in self._frames()):
+            pass
+        for engine in self._engines:
+            engine.send(signal.SIGSTOP)
+        try:
+            while self.flipped < self.MOMENT:
+                self._flip(memory)
+        finally:
+            for engine in self._engines:
+                engine.send(signal.SIGCONT)
+        while self._on_and_on:
+            self._flip(memory)
+
+    def _flip(self, memory):
+        for begin, size in self._frames():
+            for at in (begin + self._random.randrange(size) for _ in range(100)):
+                if byte := os.pread(memory, 1, at):
+                    os.pwrite(memory, bytes([byte[0] ^ 1]), at)
+                    self.flipped += 1
+
+    def join(self):
+        """Once the publisher has ended."""
+        self._thread.join()
+
+
 class Fleet:
-    """Two engines of two ranks; the second is reached through a proxy that can cut its connections."""
+    """Two engines of two ranks. All that publishers send to the second, control and frames, passes a proxy, which cuts
+    connections and damages frames: the engine listens at a Unix socket whose file is moved, and the proxy takes its place."""
 
     def __init__(self):
-        self.engines = [self._start("127.0.0.1:0") for _ in range(2)]
-        self.proxy = network.SlowProxy(self.engines[1].address, delay_s=0)
-        self.addresses = [self.engines[0].address, self.proxy.address]
+        self._front = bascule.scratch() / "engine.sock"
+        self._behind = bascule.scratch() / "behind.sock"
+        self.engines = [self._start("127.0.0.1:0"), self._start_behind_proxy()]
+        self.addresses = [self.engines[0].address, f"unix:{self._front}"]
         self.censuses = []  # of each process, killed ones too, one list
+
+    def _start_behind_proxy(self):
+        engine = self._start(f"unix:{self._front}")
+        self._front.rename(self._behind)
+        engine.address = f"unix:{self._behind}"
+        self.proxy = network.DamagingProxy(engine.address, at=f"unix:{self._front}")
+        return engine
 
     @staticmethod
     def _start(listen):
@@ -120,9 +187,12 @@ class Fleet:
 
     def restart(self, index):
         self.censuses.append(self.engines[index].censuses)
-        address = self.engines[index].address
         self.engines[index].kill()
-        self.engines[index] = self._start(address)
+        if index == 0:
+            self.engines[0] = self._start(self.engines[0].address)
+            return
+        self.proxy.close()
+        self.engines[1] = self._start_behind_proxy()
 
     def note(self):
         for engine in self.engines:
@@ -145,6 +215,7 @@ class Fleet:
             engine.send(signal.SIGTERM)
             codes.append(engine.finish(20).code)
         self.proxy.close()
+        self._front.unlink()
         return codes
 
 
@@ -155,6 +226,7 @@ class FaultSoak:
         self.fleet = Fleet()
         self.outcomes = collections.Counter()
         self.faults = collections.Counter()
+        self.damaged = collections.Counter()  # pieces on the wire, bits in memory
         self.strange = []
         self._version = 0
 
@@ -165,16 +237,14 @@ class FaultSoak:
             self._deck = self._random.sample(FAULTS, len(FAULTS))  # each once, in any order
         fault = self._deck.pop()
         self.faults[fault] += 1
+        if fault in DAMAGES:
+            return self._publish_damaged(fault)
         victim = self.fleet.engines[self._random.randrange(2)]
         watch = None
         if fault != "none":
             watch = bascule.Running("watch", victim.address)
             watch.next()
-        publisher = bascule.Running(
-            "publish", content_of(self._version), "--to", ",".join(self.fleet.addresses), "--version", self._version,
-            "--run", "soak", "--new-run", "--deadline", f"{DEADLINE_S}s", "--transport",
-            self._random.choice(("shm", "grpc")), *(() if fault == "none" else ("--max-rate", HELD)),
-        )  # fmt: skip
+        publisher = self._start_publisher(self._random.choice(("shm", "grpc")), held=fault != "none")
         if watch is not None:
             # The publish may fail before it gets there (an engine that still ends a session): then that is what happened.
             threading.Thread(target=lambda: (publisher.process.wait(), watch.process.terminate()), daemon=True).start()
@@ -183,6 +253,29 @@ class FaultSoak:
             self._strike(fault, publisher, victim)
             watch.kill()
         self._note(fault, publisher.finish(20))
+
+    def _start_publisher(self, transport, held, deadline_s=DEADLINE_S):
+        return bascule.Running(
+            "publish", content_of(self._version), "--to", ",".join(self.fleet.addresses), "--version", self._version,
+            "--run", "soak", "--new-run", "--deadline", f"{deadline_s}s", "--transport", transport,
+            *(("--max-rate", HELD) if held else ()),
+        )  # fmt: skip
+
+    def _publish_damaged(self, fault):
+        if fault == "damage_wire":
+            ways = self._random.choices(sorted(self.fleet.proxy.WAYS), k=self._random.choice((1, 1, 2, 8)))
+            self.fleet.proxy.damage(ways)
+            before = self.fleet.proxy.damaged
+            ended = self._start_publisher("grpc", held=False).finish(20)
+            self.damaged["pieces_on_the_wire"] += self.fleet.proxy.damaged - before
+            self.fleet.proxy.damage([])
+        else:
+            publisher = self._start_publisher("shm", held=True, deadline_s=TIME_TO_SEND_AGAIN_S)
+            scribbler = Scribbler(publisher, self.fleet.engines, self._version, on_and_on=self._random.random() < 0.3)
+            ended = publisher.finish(20)
+            scribbler.join()
+            self.damaged["bits_in_memory"] += scribbler.flipped
+        self._note(fault, ended)
 
     def _strike(self, fault, publisher, victim):
         index = self.fleet.engines.index(victim)
@@ -212,9 +305,13 @@ class FaultSoak:
                 self.strange.append(f"{fault}: {ended!r}")
             return
         report = ended.objects[0]
-        reasons = [(replica["error"] or {}).get("reason", "committed") for replica in report.get("replicas", [])]
-        self.outcomes.update(reasons or [ended.error["reason"]])
-        self.strange += [f"{fault}: {ended!r}" for reason in reasons if reason not in EXPECTED | {"committed"}]
+        # What is sent once to two engines is twice the version, and a little.
+        self.damaged["publishes_that_sent_again"] += report.get("wire_bytes", 0) > 2.2 * report.get("bytes", 0) > 0
+        replicas = report.get("replicas") or [report]
+        reasons = [(replica["error"] or {}).get("reason", "committed") for replica in replicas]
+        self.outcomes.update(reasons)
+        expected = EXPECTED | {"committed"} | (OF_DAMAGE if fault in DAMAGES else set())
+        self.strange += [f"{fault}: {ended!r}" for reason in reasons if reason not in expected]
 
 
 def grown(censuses):
@@ -252,6 +349,7 @@ def fault_soak(publishes, seed):
         "seconds": round(time.monotonic() - began, 1),
         "publishes": publishes,
         "faults": dict(run.faults),
+        "damaged": dict(run.damaged),
         "outcomes": dict(run.outcomes),
         "rollouts": len(clients.rollouts),
         "tokens": sum(len(rollout["tokens"]) for _, rollout in clients.rollouts),

@@ -90,17 +90,39 @@ def link_permitted():
     return ""
 
 
+def _connect(address):
+    if address.startswith("unix:"):
+        connected = socket.socket(socket.AF_UNIX)
+        connected.connect(address.removeprefix("unix:"))
+        return connected
+    host, _, port = address.rpartition(":")
+    connected = socket.create_connection((host.strip("[]"), int(port)))
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connected
+
+
+def _listen(address):
+    """The socket, and its address."""
+    if address.startswith("unix:"):
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(address.removeprefix("unix:"))
+        listening.listen()
+        return listening, address
+    host, _, port = address.rpartition(":")
+    listening = socket.create_server((host, int(port)))
+    return listening, "%s:%d" % listening.getsockname()[:2]
+
+
 class SlowProxy:
     """Passes connections on to `to`, every byte `delay_s` late in either direction; `cut` ends them all at once."""
 
-    def __init__(self, to, delay_s):
-        host, _, port = to.rpartition(":")
-        self._to = (host.strip("[]"), int(port))
+    def __init__(self, to, delay_s=0, at="127.0.0.1:0"):
+        self._to = to
         self._delay_s = delay_s
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = "127.0.0.1:%d" % self._listening.getsockname()[1]
+        self._listening, self.address = _listen(at)
         self.passed_bytes = 0
         self._peer = {}
+        self._callers = set()
         self._waiting = []  # a heap of (when, order, socket, bytes); no bytes: its end
         self._order = itertools.count()
         self._wake, self._woken = socket.socketpair()
@@ -147,13 +169,15 @@ class SlowProxy:
 
     def _accept(self):
         near, _ = self._listening.accept()
+        if near.family != socket.AF_UNIX:
+            near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            far = socket.create_connection(self._to)
+            far = _connect(self._to)
         except OSError:
             near.close()
             return
+        self._callers.add(near)
         for one, other in ((near, far), (far, near)):
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._peer[one] = other
             self._selector.register(one, selectors.EVENT_READ)
 
@@ -164,8 +188,14 @@ class SlowProxy:
             data = b""
         if not data:
             self._selector.unregister(source)
+        elif source in self._callers:
+            data = self._pass(data)
         due = time.monotonic() + self._delay_s
         heapq.heappush(self._waiting, (due, next(self._order), self._peer[source], data))
+
+    def _pass(self, data):
+        """What becomes of what a caller sends."""
+        return data
 
     def _give(self, target, data):
         if target not in self._peer:
@@ -189,4 +219,38 @@ class SlowProxy:
                 self._selector.unregister(end)
             except KeyError:
                 pass
+            self._callers.discard(end)
             end.close()
+
+
+class DamagingProxy(SlowProxy):
+    """Damages what callers send, when it is told to: large pieces of a stream, which are weights. Control messages are
+    smaller: that those arrive as they were sent is what TCP, or TLS, is for."""
+
+    LARGE = 16 << 10
+    WAYS = {
+        "bit": lambda data: _with(data, len(data) // 2, bytes([data[len(data) // 2] ^ 4])),
+        "zeros": lambda data: _with(data, len(data) // 3, bytes(4096)),
+        "lost": lambda data: data[:-100],
+        "twice": lambda data: data + data[-100:],
+    }
+
+    def __init__(self, *arguments, **options):
+        self._ways = []
+        self.damaged = 0
+        super().__init__(*arguments, **options)
+
+    def damage(self, ways):
+        """What becomes of the next large pieces, one after another; of none when `ways` is empty."""
+        self._ways = [self.WAYS[way] for way in ways]
+
+    def _pass(self, data):
+        ways = self._ways
+        if len(data) < self.LARGE or not ways:
+            return data
+        self.damaged += 1
+        return ways.pop(0)(data)
+
+
+def _with(data, at, other):
+    return data[:at] + other + data[at + len(other) :]
