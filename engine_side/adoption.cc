@@ -66,10 +66,10 @@ Status CheckLent(const ReceiverParts& parts, const LentVersion& version) {
 // The plan is the receiver's own layout: every tensor is where it belongs.
 SessionTerms TermsOf(const ReceiverParts& parts, const LentVersion& version, std::shared_ptr<const ReceivePlan> plan,
                      Deadline deadline) {
-  Offer offer{.session = SessionId::Mint(), .term = 1};
+  const std::optional<WeightVersion> live = parts.slots.live();
+  Offer offer{.session = SessionId::Mint(), .term = 1, .first = !live};
   offer.manifest.run = version.version.run;
   offer.manifest.number = version.version.number;
-  const std::optional<WeightVersion> live = parts.slots.live();
   offer.manifest.new_run = !live || live->run != version.version.run;
   offer.manifest.model = parts.options.model;
   for (const std::size_t t : plan->manifest_order) offer.manifest.tensors.push_back(plan->plan.tensors[t]);

@@ -167,7 +167,7 @@ Status Connection::CheckOffered(const Offer& offer) const {
   const ManifestOffer& manifest = offer.manifest;
   RETURN_IF_ERROR(CheckModel(manifest.model));
   RETURN_IF_ERROR(CheckOffer(manifest));
-  RETURN_IF_ERROR(parts_.registry.CheckNumber(manifest));
+  RETURN_IF_ERROR(parts_.registry.CheckNumber(offer));
   const Plan& plan = plan_->plan;
   if (offer.plan_digest != plan.digest) {
     return Status::FailedPrecondition(

@@ -42,8 +42,16 @@ Result<FleetWelcome> FleetMember::Say() {
                                  .ready = status.Ready(),
                                  .last_error = status.last_error};
   Result<FleetWelcome> welcome = link_.Join(heartbeat, Deadline::After(clock_, options_.call_timeout));
-  if (welcome.ok() && welcome->required) receiver_.RequireInPlaceOf(status.live, *welcome->required);
+  if (!welcome.ok()) return welcome;
+  if (welcome->required) receiver_.RequireInPlaceOf(status.live, *welcome->required);
+  MutexLock lock(mu_);
+  welcome_ = *welcome;
   return welcome;
+}
+
+FleetWelcome FleetMember::welcome() const {
+  MutexLock lock(mu_);
+  return welcome_;
 }
 
 void FleetMember::KeepInTouch(Duration first, const std::stop_token& stop) {

@@ -22,7 +22,7 @@ struct FleetMemberOptions {
   Duration retry_cap = std::chrono::seconds(30);
 };
 
-// Thread-safety: confined to its owner; a thread of its own keeps in touch.
+// Thread-safety: confined to its owner, but for welcome; a thread of its own keeps in touch.
 class FleetMember {
  public:
   // Both borrowed; `receiver` and `link` outlive it.
@@ -35,6 +35,9 @@ class FleetMember {
   // what the last try said, with DeadlineExceeded "deadline" or Cancelled "cancelled"
   Result<FleetWelcome> Join(Deadline deadline, const std::stop_token& stop);
 
+  // What the publisher said last.
+  FleetWelcome welcome() const EXCLUDES(mu_);
+
  private:
   Result<FleetWelcome> Say();
   void KeepInTouch(Duration first, const std::stop_token& stop);
@@ -44,6 +47,8 @@ class FleetMember {
   WeightReceiver& receiver_;
   FleetLink& link_;
   Clock& clock_;
+  mutable Mutex mu_;
+  FleetWelcome welcome_ GUARDED_BY(mu_);
   Worker worker_;
 };
 

@@ -349,6 +349,7 @@ Result<HeldDigests> ReceiveSession::ProveReceived(const ManifestSeal& seal) cons
 
 // What was received agrees with the seal; then the engine's own tensors are made of it.
 Status ReceiveSession::Prove(const ManifestSeal& seal) {
+  RETURN_IF_ERROR(parts_.registry.CheckDigest(terms_.offer.manifest, seal.version_digest));
   ASSIGN_OR_RETURN(HeldDigests held, ProveReceived(seal));
   int slot = 0;
   WeightVersion version;
@@ -406,7 +407,7 @@ void ReceiveSession::Commit(const FlipReport& report, HistoryEntry::Kind kind) {
   row.committed = true;
   row.flip_stall_us = report.flip_stall_us;
   // The number is taken before anybody can learn that it is live.
-  parts_.registry.Committed(terms_.offer.manifest);
+  parts_.registry.Committed(terms_.offer.manifest, row.version.digest, kind != HistoryEntry::Kind::kInitial);
   parts_.board.Flipped(std::move(row));
   send_(Committed{terms_.offer.session, report});
   SetOver();

@@ -10,14 +10,23 @@ constexpr std::size_t kFencedPublishers = 256;
 
 }  // namespace
 
-Status SessionRegistry::CheckNumber(const ManifestOffer& offer) const {
+Status SessionRegistry::CheckNumber(const Offer& offer) const {
   MutexLock lock(mu_);
   return CheckNumberLocked(offer);
 }
 
-Status SessionRegistry::CheckNumberLocked(const ManifestOffer& offer) const {
+Status SessionRegistry::CheckDigest(const ManifestOffer& offer, const Hash256& digest) const {
+  MutexLock lock(mu_);
   const std::optional<WeightVersion> live = slots_.live();
-  return ledger_.Check(offer, live ? live->run : std::string());
+  return ledger_.CheckDigest(offer, digest, live ? live->run : std::string());
+}
+
+Status SessionRegistry::CheckNumberLocked(const Offer& offer) const {
+  const std::optional<WeightVersion> live = slots_.live();
+  if (offer.first && live) {
+    return Status::FailedPrecondition("already_live", fmt::format("{} came first", live->ToString()));
+  }
+  return ledger_.Check(offer.manifest, live ? live->run : std::string());
 }
 
 Status SessionRegistry::CheckTurn(const ReceiveSession& session) const {
@@ -49,7 +58,7 @@ Status SessionRegistry::Open(const std::shared_ptr<ReceiveSession>& session) {
       if (open_ != nullptr && open_->ended()) {
         ending = open_;
       } else {
-        RETURN_IF_ERROR(CheckNumberLocked(session->terms().offer.manifest));
+        RETURN_IF_ERROR(CheckNumberLocked(session->terms().offer));
         RETURN_IF_ERROR(CheckTurn(*session));
         if (open_ == nullptr) {
           open_ = session;
@@ -87,9 +96,9 @@ void SessionRegistry::Fence(InstanceId publisher, std::uint64_t term) {
   if (fenced_terms_.size() > kFencedPublishers) fenced_terms_.erase(fenced_terms_.begin());
 }
 
-void SessionRegistry::Committed(const ManifestOffer& offer) {
+void SessionRegistry::Committed(const ManifestOffer& offer, const Hash256& digest, bool was_live) {
   MutexLock lock(mu_);
-  ledger_.Commit(offer.run, offer.number, offer.new_run);
+  ledger_.Commit(offer, digest, was_live);
 }
 
 std::uint64_t SessionRegistry::HighestNumber(const std::string& run) const {

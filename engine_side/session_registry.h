@@ -24,8 +24,11 @@ class SessionRegistry {
  public:
   SessionRegistry(const WeightSlots& slots, Clock& clock) : slots_(slots), clock_(clock) {}
 
-  // See VersionLedger::Check.
-  Status CheckNumber(const ManifestOffer& offer) const EXCLUDES(mu_);
+  // See VersionLedger::Check and CheckDigest.
+  //
+  // FailedPrecondition "already_live"  of an offer that is to be the first
+  Status CheckNumber(const Offer& offer) const EXCLUDES(mu_);
+  Status CheckDigest(const ManifestOffer& offer, const Hash256& digest) const EXCLUDES(mu_);
 
   // Makes `session` the open one. An older session of the same publisher is fenced; so is another publisher's when the
   // offer takes over, and then that publisher's offers of the same term are refused from now on.
@@ -38,12 +41,12 @@ class SessionRegistry {
   // Nothing happens unless `session` is the open one.
   void Close(const ReceiveSession& session) EXCLUDES(mu_);
 
-  void Committed(const ManifestOffer& offer) EXCLUDES(mu_);
+  void Committed(const ManifestOffer& offer, const Hash256& digest, bool was_live) EXCLUDES(mu_);
   std::uint64_t HighestNumber(const std::string& run) const EXCLUDES(mu_);
 
  private:
   Status CheckTurn(const ReceiveSession& session) const REQUIRES(mu_);
-  Status CheckNumberLocked(const ManifestOffer& offer) const REQUIRES(mu_);
+  Status CheckNumberLocked(const Offer& offer) const REQUIRES(mu_);
   void Fence(InstanceId publisher, std::uint64_t term) EXCLUDES(mu_);
 
   const WeightSlots& slots_;

@@ -17,8 +17,8 @@ Status VersionLedger::Check(const ManifestOffer& offer, const std::string& live_
         fmt::format("run \"{}\" is not the live run \"{}\"; a new run has to say so", offer.run, live_run));
   }
   const auto found = committed_.find(offer.run);
-  if (found == committed_.end() || offer.number > *found->second.rbegin()) return OkStatus();
-  const std::uint64_t highest = *found->second.rbegin();
+  if (found == committed_.end() || offer.number > found->second.rbegin()->first) return OkStatus();
+  const std::uint64_t highest = found->second.rbegin()->first;
   if (found->second.contains(offer.number)) {
     return Status::FailedPrecondition("version_reused", fmt::format("run \"{}\" committed number {} before; highest={}",
                                                                     offer.run, offer.number, highest));
@@ -27,17 +27,28 @@ Status VersionLedger::Check(const ManifestOffer& offer, const std::string& live_
                                     fmt::format("run \"{}\": number={} highest={}", offer.run, offer.number, highest));
 }
 
-void VersionLedger::Commit(const std::string& run, std::uint64_t number, bool new_run) {
-  std::set<std::uint64_t>& numbers = committed_[run];
-  if (new_run) numbers.clear();
-  numbers.insert(number);
+Status VersionLedger::CheckDigest(const ManifestOffer& offer, const Hash256& digest,
+                                  const std::string& live_run) const {
+  if (!live_run.empty() || offer.run != last_run_) return OkStatus();  // Check has seen to it, or the run starts
+  const std::map<std::uint64_t, Hash256>& numbers = committed_.at(last_run_);
+  const auto found = numbers.find(offer.number);
+  if (found == numbers.end() || found->second == digest) return OkStatus();
+  return Status::FailedPrecondition(
+      "version_reused", fmt::format("run \"{}\" committed number {} before, with digest {}, not {}", offer.run,
+                                    offer.number, found->second.ToHex(), digest.ToHex()));
+}
+
+void VersionLedger::Commit(const ManifestOffer& offer, const Hash256& digest, bool was_live) {
+  std::map<std::uint64_t, Hash256>& numbers = committed_[offer.run];
+  if (offer.new_run && (was_live || offer.run != last_run_)) numbers.clear();
+  numbers[offer.number] = digest;
   if (numbers.size() > kNumbersPerRun) numbers.erase(numbers.begin());
-  last_run_ = run;
+  last_run_ = offer.run;
 }
 
 std::uint64_t VersionLedger::Highest(const std::string& run) const {
   const auto found = committed_.find(run);
-  return found == committed_.end() ? 0 : *found->second.rbegin();
+  return found == committed_.end() ? 0 : found->second.rbegin()->first;
 }
 
 }  // namespace bascule

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
 
 #include "base/status.h"
@@ -20,14 +19,20 @@ class VersionLedger {
   //
   // FailedPrecondition "unknown_run" | "version_reused" | "stale_version"
   Status Check(const ManifestOffer& offer, const std::string& live_run) const;
-  // A new run forgets what an earlier one of its name committed.
-  void Commit(const std::string& run, std::uint64_t number, bool new_run);
+  // May it, with this digest? A replica that has lost its weights may be brought what it has committed before, but no
+  // other bytes under that number.
+  //
+  // FailedPrecondition "version_reused"
+  Status CheckDigest(const ManifestOffer& offer, const Hash256& digest, const std::string& live_run) const;
+  // A new run forgets what an earlier one of its name committed. A run that the replica had when it lost its weights
+  // (nothing `was_live`) goes on.
+  void Commit(const ManifestOffer& offer, const Hash256& digest, bool was_live);
   // 0 when the run has committed nothing.
   std::uint64_t Highest(const std::string& run) const;
 
  private:
-  // Numbers per run. The oldest beyond a bound are dropped: they are then merely below the highest.
-  std::map<std::string, std::set<std::uint64_t>> committed_;
+  // By run and number the digest. The oldest beyond a bound are dropped: they are then merely below the highest.
+  std::map<std::string, std::map<std::uint64_t, Hash256>> committed_;
   std::string last_run_;
 };
 

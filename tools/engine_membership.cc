@@ -1,5 +1,6 @@
 #include "tools/engine_membership.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,11 @@ namespace bascule {
 namespace {
 
 constexpr Duration kLook = std::chrono::milliseconds(200);  // between looks whether somebody wants this to end
+
+// A publisher did, or is at it.
+bool CameFirst(const Status& status) {
+  return status.reason() == "already_live" || status.reason() == "publisher_busy" || status.reason() == "fenced";
+}
 
 }  // namespace
 
@@ -34,6 +40,8 @@ std::string_view FirstSourceName(FirstSource source) {
       return "daemon";
     case FirstSource::kFleet:
       return "fleet";
+    case FirstSource::kPublisher:
+      return "publisher";
   }
   return "unknown";
 }
@@ -45,12 +53,12 @@ Status EngineMembership::Begin(const std::function<Status()>& load, Deadline dea
     ASSIGN_OR_RETURN(brought, AttachToDaemon(deadline, stop));
   }
   if (!options_.from_peer.empty()) {
-    RETURN_IF_ERROR(Fetch({options_.from_peer}, deadline, stop));
-    first_source_ = FirstSource::kPeer;
+    const auto fetch = [&] { return Fetch({options_.from_peer}, deadline, stop); };
+    RETURN_IF_ERROR(BringFirst(fetch, FirstSource::kPeer, deadline, stop));
     brought = true;
   }
   if (!options_.join.empty()) return Join(load, deadline, stop);
-  return brought ? OkStatus() : load();
+  return brought ? OkStatus() : BringFirst(load, FirstSource::kDisk, deadline, stop);
 }
 
 Result<bool> EngineMembership::AttachToDaemon(Deadline deadline, const std::stop_token& stop) {
@@ -86,10 +94,7 @@ Status EngineMembership::Join(const std::function<Status()>& load, Deadline dead
   ASSIGN_OR_RETURN(const FleetWelcome welcome, member_->Join(deadline, stop));
   const bool nothing_live = !process_.receiver().status().live;
   if (nothing_live && welcome.required) first_source_ = FirstSource::kFleet;
-  if (!welcome.required && nothing_live) RETURN_IF_ERROR(load());
-  if (welcome.required && !welcome.publisher_sends && !welcome.holders.empty()) {
-    RETURN_IF_ERROR(Fetch(welcome.holders, deadline, stop));
-  }
+  if (!welcome.required && nothing_live) RETURN_IF_ERROR(BringFirst(load, FirstSource::kDisk, deadline, stop));
   return AwaitReady(deadline, stop);
 }
 
@@ -103,13 +108,40 @@ Status EngineMembership::Fetch(const std::vector<std::string>& holders, Deadline
   return status;
 }
 
+Status EngineMembership::BringFirst(const std::function<Status()>& bring, FirstSource source, Deadline deadline,
+                                    const std::stop_token& stop) {
+  WeightReceiver& receiver = process_.receiver();
+  Clock& clock = Clock::Real();
+  while (true) {
+    ASSIGN_OR_RETURN(const StatusChanges now, receiver.ChangesSince(0, deadline));
+    if (receiver.status().live) {
+      first_source_ = FirstSource::kPublisher;
+      return OkStatus();
+    }
+    const Status brought = bring();
+    if (brought.ok()) {
+      first_source_ = source;
+      return brought;
+    }
+    if (!CameFirst(brought) || deadline.Passed(clock) || stop.stop_requested()) return brought;
+    static_cast<void>(receiver.WaitForChange(now.mark, std::min(deadline, Deadline::After(clock, kLook))));
+  }
+}
+
 Status EngineMembership::AwaitReady(Deadline deadline, const std::stop_token& stop) {
   WeightReceiver& receiver = process_.receiver();
   Clock& clock = Clock::Real();
   std::uint64_t seen = 0;
+  std::optional<WeightVersion> fetched;
   while (!receiver.status().Ready()) {
     if (stop.stop_requested()) return Status::Cancelled("cancelled", "stopped while it was brought its first version");
     if (deadline.Passed(clock)) return Status::DeadlineExceeded("deadline", "no version of the fleet came in time");
+    // A publisher may come to lack the bytes of what it was going to send.
+    const FleetWelcome now = member_->welcome();
+    if (now.required && now.required != fetched && !now.publisher_sends && !now.holders.empty()) {
+      fetched = now.required;
+      if (const Status done = Fetch(now.holders, deadline, stop); !CameFirst(done)) RETURN_IF_ERROR(done);
+    }
     if (const auto mark = receiver.WaitForChange(seen, Deadline::After(clock, kLook)); mark.ok()) seen = *mark;
   }
   return OkStatus();

@@ -31,7 +31,7 @@ struct MembershipOptions {
 };
 
 // Where the first version has come from.
-enum class FirstSource { kDisk, kPeer, kDaemon, kFleet };
+enum class FirstSource { kDisk, kPeer, kDaemon, kFleet, kPublisher };
 std::string_view FirstSourceName(FirstSource source);  // "disk"
 
 class EngineMembership {
@@ -41,8 +41,9 @@ class EngineMembership {
 
   // Joins, and waits until the engine is ready: with what the fleet has committed or, where that is nothing yet, with
   // what `load` brings. A peer or a daemon that is named is asked first, and that it cannot is an error: no silent slow
-  // start. Only where the daemon's socket does not exist `load` takes its place. Outside a fleet the daemon is followed
-  // from then on; in a fleet the publisher brings what comes.
+  // start. Only where the daemon's socket does not exist `load` takes its place. Where a publisher has been quicker,
+  // what it has made live is the first version: nothing is loaded over it. Outside a fleet the daemon is followed from
+  // then on; in a fleet the publisher brings what comes.
   //
   // InvalidArgument "bad_address"  others cannot reach the address that this engine has: --advertise another
   // as FleetMember::Join, FetchFromPeer, CacheFollower::Attach and `load`; DeadlineExceeded "deadline"; Cancelled
@@ -57,6 +58,9 @@ class EngineMembership {
   Status Join(const std::function<Status()>& load, Deadline deadline, const std::stop_token& stop);
   // From the first of those that have it.
   Status Fetch(const std::vector<std::string>& holders, Deadline deadline, const std::stop_token& stop);
+  // Has `bring` make a version live, unless somebody else does.
+  Status BringFirst(const std::function<Status()>& bring, FirstSource source, Deadline deadline,
+                    const std::stop_token& stop);
   Status AwaitReady(Deadline deadline, const std::stop_token& stop);
 
   const MembershipOptions options_;

@@ -232,6 +232,14 @@ Outcome TellAsMember(const Result<PublishReport>& report, const std::string& lea
   return heard ? Outcome() : Outcome(report->replicas.front().status);
 }
 
+// With --serve its part is asked for again; it stays for as long as the leader's process does.
+Outcome EndAsMember(Program& program, const PublishOptions& options, const Result<PublishReport>& report,
+                    const std::string& leader) {
+  Outcome outcome = TellAsMember(report, leader);
+  if (options.serve && outcome.status.ok()) program.interrupt.Wait();
+  return outcome;
+}
+
 // Stays as the source of whoever joins late or comes back. A publish that nobody has committed leaves nothing to serve.
 Outcome Serve(Program& program, const WeightPublisher& publisher, PublisherVersionStatusService& status,
               const Result<PublishReport>& report) {
@@ -296,9 +304,9 @@ Outcome PublishAsTrainer(Program& program, const PublishOptions& options, const 
                    publisher->Publish({.number = number, .labels = {}, .take_over = false, .scope = options.scope}));
   Publishing publishing{.publisher = *publisher, .handle = *handle, .ranks = ranks.get(), .lost = {}};
   const auto report = WaitForReport(program, options, publishing);
+  if (options.as_trainer_rank) return EndAsMember(program, options, report, share.group.leader);
   if (options.serve) return Serve(program, *publisher, status, report);
   status.Stop();
-  if (options.as_trainer_rank) return TellAsMember(report, share.group.leader);
   if (ranks != nullptr) ranks->AwaitEnd(Deadline::After(Clock::Real(), kEndTime));
   return Tell(program, report, publishing.lost);
 }
@@ -344,8 +352,8 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
              "only these tensors ('model.layers.*') are sent, all of which CHECKPOINT must have; a replica copies "
              "the others from its live version")
           ->type_name("PATTERN");
-  CLI::Option* max_rate =
-      AddBytes(app, "--max-rate", options.max_rate, "bytes a second, to all replicas together; 0: as fast as it goes");
+  CLI::Option* max_rate = AddBytes(app, "--max-rate", options.max_rate,
+                                   "bytes a second, to all replicas together; default: as fast as it goes");
   CLI::Option* ranks = AddNumber(app, "--trainer-ranks", options.trainer_ranks,
                                  "splits the checkpoint over so many processes, each of which sends its own share");
   ranks->check(CLI::Range(1, kMaxTrainerRanks));
@@ -370,8 +378,7 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
   CLI::Option* listen = AddAddress(app, "--listen", options.listen, "serve the publisher's own status meanwhile");
   app.add_flag("--serve", options.serve,
                "stay as the source of the fleet: of replicas that join late, come back, or have missed the version")
-      ->needs(listen)
-      ->excludes(ranks);
+      ->needs(listen);
   AddReadOptions(app, options.read);
   AddBothSecurity(app, options.security);
 }

@@ -304,6 +304,7 @@ Result<WeightVersion> ReceivingProcess::Load(const LogicalCheckpoint& checkpoint
   offer.run = run;
   offer.number = number;
   offer.new_run = true;
+  offer.first = true;
   const SendReport report = parts_->Stage(checkpoint, std::move(offer), {}, deadline, std::move(stop));
   RETURN_IF_ERROR(report.status);
   parts_->server->SetServing(parts_->receiver->status().Ready());

@@ -85,7 +85,8 @@ class ReceivingProcess {
   WeightReceiver& receiver();
   const ArtifactFingerprint& fingerprint() const;
   // The cold start takes the way of every other version: plan, staging, verify, flip. Gives what is live then. Of an
-  // artifact engine memory must be what its manifest says ("digest_mismatch", "artifact_altered").
+  // artifact engine memory must be what its manifest says ("digest_mismatch", "artifact_altered"). A publisher may have
+  // been quicker ("already_live"), or be at work ("publisher_busy", "fenced").
   Result<WeightVersion> Load(const LogicalCheckpoint& checkpoint, const std::string& run, std::uint64_t number,
                              Deadline deadline, std::stop_token stop);
 

@@ -14,7 +14,7 @@ bool SameVersion(const WeightVersion& a, const WeightVersion& b) {
 
 // It could not be reached, went away or did not answer. Whatever else ends a session is not the replica's own weakness.
 bool IsLoss(const Status& status) {
-  return status.code() == StatusCode::kDeadlineExceeded ||
+  return (status.code() == StatusCode::kDeadlineExceeded && status.reason() != "group_incomplete") ||
          (status.code() == StatusCode::kUnavailable && status.reason() != "publisher_busy" &&
           status.reason() != "too_few_replicas" && status.reason() != "rank_lost");
 }

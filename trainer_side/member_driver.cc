@@ -24,9 +24,15 @@ MemberDriver::MemberDriver(WeightPublisherOptions options, const TensorSource& s
 
 PublishReport MemberDriver::Run(const PublishJob& job, PendingPublish& pending, Deadline deadline,
                                 const Cancellation& cancel) {
+  has_version_ = options_.snapshot == Snapshot::kTensorsStay;
   const RoundHooks hooks{
       .source = [&](const std::vector<TensorSpec>& wire) { return SourceOf(wire, pending, deadline); },
-      .packed = [&] { pending.SetPacked(); }};
+      .packed =
+          [&] {
+            KeepUnasked(deadline);
+            pending.SetPacked();
+          },
+      .sends_again = KeepsVersion()};
   const Result<GroupOutcome> outcome = member_->TakePart(job.request.number, hooks, deadline, cancel.token());
   PublishReport report;
   if (outcome.ok()) {
@@ -38,6 +44,30 @@ PublishReport MemberDriver::Run(const PublishJob& job, PendingPublish& pending, 
   }
   report.packed_ms = pending.packed_ms();
   return report;
+}
+
+void MemberDriver::KeepUnasked(Deadline deadline) {
+  if (!KeepsVersion() || has_version_ || snapshot_ == nullptr) return;
+  has_version_ = snapshot_->Copy(deadline).ok();
+}
+
+void MemberDriver::Attend(const Cancellation& cancel) {
+  const RoundHooks hooks{.source = [&](const std::vector<TensorSpec>& wire) { return SourceAgain(wire); },
+                         .packed = [] {},
+                         .sends_again = has_version_};
+  static_cast<void>(member_->Attend(hooks, cancel.token()));
+}
+
+Result<const WeightSource*> MemberDriver::SourceAgain(const std::vector<TensorSpec>& wire) {
+  const WeightSource* source = &source_;
+  if (TakesCopy(options_.snapshot)) {
+    if (snapshot_->wire() != wire) {
+      return Status::FailedPrecondition("source_gone", "the version was kept in other tensors or types");
+    }
+    source = snapshot_.get();
+  }
+  as_rank_.emplace(*source, options_.group.rank, options_.group.world_size);
+  return &*as_rank_;
 }
 
 Result<const WeightSource*> MemberDriver::SourceOf(const std::vector<TensorSpec>& wire, PendingPublish& pending,
@@ -52,6 +82,7 @@ Result<const WeightSource*> MemberDriver::SourceOf(const std::vector<TensorSpec>
           WeightSnapshot::Create(source_, wire, MemoryForSnapshot(source_, options_.snapshot == Snapshot::kDevice)));
     }
     RETURN_IF_ERROR(snapshot_->Copy(deadline));
+    has_version_ = true;
     pending.SetPacked();
     source = snapshot_.get();
   }

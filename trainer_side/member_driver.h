@@ -21,16 +21,24 @@ class MemberDriver final : public PublishDriver {
   // The number is the leader's choice; one that is asked for here is compared with it.
   PublishReport Run(const PublishJob& job, PendingPublish& pending, Deadline deadline,
                     const Cancellation& cancel) override;
+  bool CanAttend() const override { return KeepsVersion() && member_->joined(); }
+  void Attend(const Cancellation& cancel) override;
 
  private:
+  bool KeepsVersion() const { return options_.catch_up && options_.snapshot != Snapshot::kNone; }
   // What sessions read: the tensors, or a copy that is made now.
   Result<const WeightSource*> SourceOf(const std::vector<TensorSpec>& wire, PendingPublish& pending, Deadline deadline);
+  // Likewise, of the last round's version.
+  Result<const WeightSource*> SourceAgain(const std::vector<TensorSpec>& wire);
+  // Nobody took the version: it is kept in the types of the one before.
+  void KeepUnasked(Deadline deadline);
 
   const WeightPublisherOptions options_;
   const TensorSource& source_;
   std::optional<SendPacer> pacer_;
   std::unique_ptr<WeightSnapshot> snapshot_;
   std::optional<RankSource> as_rank_;
+  bool has_version_ = false;  // of the last round
   std::optional<GroupMember> member_;
 };
 

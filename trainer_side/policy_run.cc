@@ -84,7 +84,8 @@ std::optional<CommitDecision> PolicyRun::ToFinish() const {
 
 void PolicyRun::Finish(const WeightVersion& decided) {
   ForEach(Standing(), [&](Replica& replica) {
-    DecidedVersion vote(decided);
+    DecidedVersion vote(decided,
+                        [&](const WeightVersion& version) { return WriteDownLate(version, replica.address()); });
     if (replica.connection->live() != decided) {
       Send(replica, terms_.cancel, &vote);
     } else {
@@ -109,9 +110,23 @@ Status PolicyRun::WriteDown(const WeightVersion& version) const {
   return terms_.journal->Decide(version, addresses);
 }
 
+Status PolicyRun::WriteDownLate(const WeightVersion& version, const std::string& replica) {
+  if (terms_.journal == nullptr) return OkStatus();
+  MutexLock lock(late_);  // of several that take it at once one is the first
+  const std::optional<CommitDecision> last = terms_.journal->last();
+  if (last && last->version == version) return OkStatus();
+  if (last && last->version.run == version.run && last->version.number >= version.number) {
+    return Status::FailedPrecondition("stale_version",
+                                      fmt::format("{} has been decided since", last->version.ToString()));
+  }
+  return terms_.journal->Decide(version, {replica});
+}
+
 // The decision stands whether or not this is known: a publisher that comes back asks the replica.
 void PolicyRun::NoteLive(const Replica& replica) const {
   if (terms_.journal == nullptr) return;
+  const std::optional<CommitDecision> last = terms_.journal->last();
+  if (!last || last->version != replica.sent.version) return;
   if (const Status noted = terms_.journal->NoteLive(replica.address()); !noted.ok()) {
     LogInfo("journal_failed", "replica={} why=\"{}\"", replica.address(), noted.ToString());
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "bridge/send/cancellation.h"
 #include "bridge/send/publish_session.h"
 #include "bridge/send/weight_source.h"
@@ -47,6 +48,8 @@ class PolicyRun {
 
   // A decision that was made before, under the same number, and not carried out everywhere.
   std::optional<CommitDecision> ToFinish() const;
+  // A version that was published while nobody was there is decided with the first that takes it.
+  Status WriteDownLate(const WeightVersion& version, const std::string& replica) EXCLUDES(late_);
   Status WriteDown(const WeightVersion& version) const;
   void NoteLive(const Replica& replica) const;
   void RollBackCanary(Replica& canary, const WeightVersion& previous, const Status& verdict);
@@ -64,6 +67,7 @@ class PolicyRun {
   std::vector<Replica>& replicas_;
   const PolicyTerms terms_;
   const bool known_run_;
+  Mutex late_;  // Guards what the journal says from its being read to its being written.
 };
 
 // Runs `act` for each, all at once.

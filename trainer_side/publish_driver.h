@@ -37,6 +37,10 @@ class PublishDriver {
                                          const Cancellation& /*cancel*/) {
     return Status::Unimplemented("not_the_leader", "trainer rank 0 leads");
   }
+  // Of a rank that follows, between publishes: its part is asked for again when the leader catches a replica up.
+  // Attend gives it until it is cancelled, or the leader is lost.
+  virtual bool CanAttend() const { return false; }
+  virtual void Attend(const Cancellation& /*cancel*/) {}
   // As WeightPublisher's. Thread-safe.
   virtual std::string group_address() const { return ""; }
 };

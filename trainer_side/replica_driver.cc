@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "bridge/send/replica_rollback.h"
 #include "trainer_side/gather/gathered_source.h"
 #include "trainer_side/group_report.h"
 #include "trainer_side/policy_run.h"
@@ -125,56 +124,28 @@ PublishReport ReplicaDriver::Run(const PublishJob& job, PendingPublish& pending,
   PublishReport report = Report(offer, pending);
   report.scope = scope_;
   report.base = offer.base;
-  packed_ = report.version;
+  NotePacked(report.version);
   if (leader_ != nullptr) leader_->Conclude(OutcomeOf(report));
-  return report;
-}
-
-bool ReplicaDriver::CanSendAgain(const WeightVersion& version) const {
-  const bool is_packed = packed_whole_ && version.run == packed_.run && version.number == packed_.number;
-  if (leader_ != nullptr || !is_packed) return false;
-  return options_.snapshot == Snapshot::kTensorsStay || (TakesCopy(options_.snapshot) && snapshot_ != nullptr);
-}
-
-PublishReport ReplicaDriver::SendAgain(const PublishJob& job, PendingPublish& pending, Deadline deadline,
-                                       const Cancellation& cancel) {
-  committed_ = *job.again;
-  // It lacks the version, says the roster: what it had when it was greeted is old.
-  for (Replica& replica : replicas_) {
-    if (replica.connection->is_open() && replica.connection->live() == *job.again) replica.connection->Close();
-  }
-  OpenReplicas(deadline, cancel);
-  RefuseOtherTensors();
-  OpenGathering(deadline, cancel.token());
-  SettleDecision();
-  VersionOffer offer;
-  offer.run = job.again->run;
-  offer.number = job.again->number;
-  offer.families = options_.families;
-  offer.term = term_;
-  SendToReplicas(offer, /*known_run=*/true, job.again, pending, deadline, cancel);
-  const PublishReport report = Report(offer, pending);
-  // Outside the scope of a partial version the trainer may hold other bytes than its base has.
-  const Hash256& sent = report.version.digest;
-  if (!sent.IsZero() && !job.again->digest.IsZero() && sent != job.again->digest) packed_whole_ = false;
   return report;
 }
 
 void ReplicaDriver::BeginRound(const PublishRequest& request, Deadline deadline, const Cancellation& cancel) {
   if (leader_ == nullptr) return;
   Result<GroupLeader::Assembly> assembly = leader_->BeginRound(request.number, deadline, cancel.token());
-  if (!assembly.ok()) {
-    for (Replica& replica : replicas_) {
-      replica.connection->Enter(SendPhase::kGroup);
-      replica.sent.phase = SendPhase::kGroup;
-    }
-    return FailAll(StopSignal(cancel).Explain(assembly.status()));
-  }
+  if (!assembly.ok()) return FailRound(StopSignal(cancel).Explain(assembly.status()));
   group_layout_ = std::move(assembly->layout);
   if (!assembly->changed) return;
   // The routes of members that are new to it cannot be those that it has.
   for (Replica& replica : replicas_) replica.connection->Close();
   gathering_->Close();
+}
+
+void ReplicaDriver::FailRound(const Status& why) {
+  for (Replica& replica : replicas_) {
+    replica.connection->Enter(SendPhase::kGroup);
+    replica.sent.phase = SendPhase::kGroup;
+  }
+  FailAll(why);
 }
 
 void ReplicaDriver::OpenReplicas(Deadline deadline, const Cancellation& cancel) {
@@ -389,52 +360,6 @@ PublishReport ReplicaDriver::Report(const VersionOffer& offer, const PendingPubl
                                .flip = sent.flip});
   }
   return report;
-}
-
-Result<FleetRollback> ReplicaDriver::RollBack(const std::vector<std::string>& replicas, std::optional<std::uint64_t> to,
-                                              Deadline deadline, const Cancellation& cancel) {
-  TakeReplicas(replicas);
-  // What a replica keeps is told when a connection begins. The ranks of a group are not there to begin one.
-  for (Replica& replica : replicas_) {
-    if (leader_ == nullptr) replica.connection->Close();
-  }
-  OpenReplicas(deadline, cancel);
-  ASSIGN_OR_RETURN(const WeightVersion kept, KeptByAll(to));
-  ForEach(Standing(), [&](Replica& replica) {
-    const WeightVersion from = replica.connection->live();
-    const Status why = Status::Aborted("fleet_rollback", "the whole fleet goes back");
-    const Result<FlipReport> back = RollBackReplica(*replica.connection, from, kept.number, why, deadline, cancel);
-    replica.sent.status = back.status();
-    replica.sent.phase = replica.connection->phase();
-    if (!back.ok()) return;
-    replica.state = ReplicaState::kRolledBack;
-    replica.sent.flip = *back;
-  });
-  committed_ = kept;
-  FleetRollback rollback{.version = kept, .replicas = {}};
-  const PendingPublish none(*options_.clock);
-  rollback.replicas = Report({.run = kept.run, .number = kept.number}, none).replicas;
-  return rollback;
-}
-
-Result<WeightVersion> ReplicaDriver::KeptByAll(std::optional<std::uint64_t> to) {
-  const std::vector<Replica*> standing = Standing();
-  if (standing.empty()) return Status::Unavailable("no_replica", "none can be reached");
-  const WeightVersion& kept = standing.front()->connection->kept();
-  for (const Replica* replica : standing) {
-    const WeightVersion& own = replica->connection->kept();
-    if (own.run.empty()) {
-      return Status::FailedPrecondition("no_kept_version", replica->address() + " has no version to go back to");
-    }
-    if (own == kept) continue;
-    return Status::FailedPrecondition(
-        "kept_differs", fmt::format("{} keeps {}, {} keeps {}", standing.front()->address(), kept.ToString(),
-                                    replica->address(), own.ToString()));
-  }
-  if (to && *to != kept.number) {
-    return Status::NotFound("version_not_kept", fmt::format("wanted={} kept={}", *to, kept.number));
-  }
-  return kept;
 }
 
 void ReplicaDriver::FailAll(const Status& why) {

@@ -42,6 +42,9 @@ class ReplicaDriver final : public PublishDriver {
   void TakeReplicas(const std::vector<std::string>& addresses);
   PublishReport SendAgain(const PublishJob& job, PendingPublish& pending, Deadline deadline,
                           const Cancellation& cancel);
+  void BeginAgain(Deadline deadline, const Cancellation& cancel);
+  void FailRound(const Status& why);
+  void NotePacked(const WeightVersion& version);
 
   // The phases of one publish.
   void BeginRound(const PublishRequest& request, Deadline deadline, const Cancellation& cancel);
@@ -89,7 +92,7 @@ class ReplicaDriver final : public PublishDriver {
   std::optional<Gathering> gathering_;
   std::int64_t gather_window_bytes_ = 0;  // of the publish
   std::unique_ptr<WeightSnapshot> snapshot_;
-  WeightVersion packed_;                             // what the snapshot has, or the tensors that stay
+  WeightVersion packed_;       // what the snapshot has, or the tensors that stay
   bool packed_whole_ = false;  // and all of it, as far as is known: who lacks its base can be brought it too
   std::optional<WeightVersion> committed_;           // by the fleet as a whole; a replica without it is out of rotation
   std::uint64_t term_ = 1;                           // each takeover raises it

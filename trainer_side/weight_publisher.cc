@@ -88,6 +88,7 @@ class Publisher final : public WeightPublisher {
       : clock_(*options.clock),
         deadline_(options.deadline),
         catch_up_(options.catch_up),
+        leads_(options.group.rank == 0),
         source_(std::move(source)),
         roster_(options.fleet, options.replicas) {}
   ~Publisher() override;
@@ -124,8 +125,14 @@ class Publisher final : public WeightPublisher {
   void Record(const PublishReport& report, Turn& own) EXCLUDES(mu_);
   void NoteInRoster(const std::vector<ReplicaReport>& replicas, const WeightVersion& version) REQUIRES(mu_);
   void EndTurn(Turn& own) REQUIRES(mu_);
+  // While nobody has the driver.
+  void NoteWhatCanBeSent() REQUIRES(mu_);
   void Changed() REQUIRES(mu_);
 
+  // Of a rank that follows: sends its part again, between publishes, when the leader catches somebody up.
+  void KeepAttending(const std::stop_token& stop) EXCLUDES(mu_);
+  // Its turn, once there may be something to attend to; waits a while where there is nothing.
+  Turn* NextAttendance() EXCLUDES(mu_);
   // Brings what the fleet has committed to replicas that lack it, between publishes.
   void KeepCaughtUp(const std::stop_token& stop) EXCLUDES(mu_);
   // What to do now, and its turn; waits a while where there is nothing.
@@ -134,6 +141,7 @@ class Publisher final : public WeightPublisher {
   Clock& clock_;
   const Duration deadline_;
   const bool catch_up_;
+  const bool leads_;
   const TensorSource source_;
   std::unique_ptr<PublishDriver> driver_;  // of whoever has the turn
 
@@ -151,7 +159,8 @@ class Publisher final : public WeightPublisher {
 void Publisher::Drive(std::unique_ptr<PublishDriver> driver) {
   driver_ = std::move(driver);
   if (!catch_up_) return;
-  catch_up_worker_ = Worker("fleet", [this](const std::stop_token& stop) { KeepCaughtUp(stop); });
+  catch_up_worker_ =
+      Worker("fleet", [this](const std::stop_token& stop) { leads_ ? KeepCaughtUp(stop) : KeepAttending(stop); });
 }
 
 Publisher::~Publisher() {
@@ -259,9 +268,13 @@ void Publisher::NoteInRoster(const std::vector<ReplicaReport>& replicas, const W
 
 void Publisher::EndTurn(Turn& own) {
   own.over = true;
-  sends_again_ = catch_up_ && roster_.committed() && driver_->CanSendAgain(*roster_.committed());
+  NoteWhatCanBeSent();
   status_.publishing = std::any_of(turns_.begin(), turns_.end(), [](const Turn& turn) { return !turn.over; });
   Changed();
+}
+
+void Publisher::NoteWhatCanBeSent() {
+  sends_again_ = catch_up_ && roster_.committed() && driver_->CanSendAgain(*roster_.committed());
 }
 
 void Publisher::Changed() {
@@ -270,10 +283,11 @@ void Publisher::Changed() {
 }
 
 Result<FleetWelcome> Publisher::Join(const FleetHeartbeat& heartbeat) {
-  if (!catch_up_) return Status::Unimplemented("no_fleet", "this publisher takes no replicas in");
+  if (!catch_up_ || !leads_) return Status::Unimplemented("no_fleet", "this publisher takes no replicas in");
   MutexLock lock(mu_);
   const TimePoint now = clock_.Now();
   RETURN_IF_ERROR(roster_.Join(heartbeat, now));
+  if (!status_.publishing) NoteWhatCanBeSent();  // a rank of a group may have gone since
   Changed();
   return roster_.WelcomeOf(heartbeat.address, sends_again_, now);
 }
@@ -282,6 +296,29 @@ void Publisher::Leave(const std::string& address, InstanceId instance) {
   MutexLock lock(mu_);
   roster_.Leave(address, instance);
   Changed();
+}
+
+void Publisher::KeepAttending(const std::stop_token& stop) {
+  const std::stop_callback wake(stop, [this] {
+    MutexLock lock(mu_);
+    changed_.NotifyAll();
+  });
+  while (!stop.stop_requested()) {
+    Turn* const own = NextAttendance();
+    if (own == nullptr) continue;
+    const std::stop_callback end(
+        stop, [&] { own->cancel.Request(Status::Cancelled("cancelled", "the publisher goes away")); });
+    driver_->Attend(own->cancel);
+    MutexLock lock(mu_);
+    EndTurn(*own);
+  }
+}
+
+Publisher::Turn* Publisher::NextAttendance() {
+  MutexLock lock(mu_);
+  if (!status_.publishing && driver_->CanAttend()) return &TakeTurn(/*gives_way=*/true);
+  clock_.WaitUntil(changed_, mu_, clock_.Now() + kLookAgain);
+  return nullptr;
 }
 
 void Publisher::KeepCaughtUp(const std::stop_token& stop) {
@@ -350,6 +387,7 @@ PublisherStatus Publisher::status() const {
   PublisherStatus status = status_;
   status.publishing = Busy();
   status.committed = roster_.committed();
+  status.sends_again = sends_again_;
   status.fleet = roster_.Rows(clock_.Now());
   return status;
 }

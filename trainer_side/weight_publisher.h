@@ -82,8 +82,9 @@ struct WeightPublisherOptions {
   std::optional<WeightGuard> guard;  // looks at the weights before they are sent; absent: not at all
   int min_replicas = 1;              // a publish that reaches fewer fails at once
   // Replicas may join and leave (WeightPublisher::Join). One that lacks what the fleet has committed is brought it
-  // between publishes, from the snapshot (all but kNone) of a publisher that is no group. Then `replicas` may be
-  // empty, if `run` is not.
+  // between publishes, from the snapshot (all but kNone). In a group every rank sets it and keeps its own part; while
+  // one has not kept it, or its process was replaced, nobody is caught up before the next publish. Then `replicas` may
+  // be empty, if `run` is not.
   bool catch_up = false;
   FleetOptions fleet;
   Snapshot snapshot = Snapshot::kNone;
@@ -160,6 +161,7 @@ struct PublisherStatus {
   bool publishing = false;
   std::vector<ReplicaReport> replicas;     // of the last publish
   std::optional<WeightVersion> committed;  // by the fleet
+  bool sends_again = false;                // its bytes are at hand: whoever lacks it is brought it
   std::vector<FleetRow> fleet;             // every replica, listed or joined
 };
 

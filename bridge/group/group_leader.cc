@@ -160,6 +160,47 @@ Result<GroupLeader::Assembly> GroupLeader::BeginRound(std::optional<std::uint64_
   return Assemble();
 }
 
+bool GroupLeader::CanSendAgain() const {
+  MutexLock lock(mu_);
+  return layout_ != nullptr && std::all_of(members_.begin() + kFirstMember, members_.end(),
+                                           [](const Member& member) { return member.entered.sends_again; });
+}
+
+Status GroupLeader::BeginAgain(Deadline deadline, const std::stop_token& stop) {
+  std::stop_callback wake(stop, [this] {
+    MutexLock lock(mu_);
+    changed_.NotifyAll();
+  });
+  MutexLock lock(mu_);
+  for (Member& member : members_) {
+    if (member.entered.round == round_) member.entered = {};
+  }
+  SendToAll(GroupAgain{round_});
+  while (true) {
+    ASSIGN_OR_RETURN(const bool all_have_it, AllHaveItStill());
+    if (all_have_it) return OkStatus();
+    if (stop.stop_requested()) return Status::Cancelled("cancelled", "the publisher stopped it");
+    if (deadline.Passed(clock_)) return Status::DeadlineExceeded("group_incomplete", WhoIsMissing());
+    clock_.WaitUntil(changed_, mu_, deadline.point());
+  }
+}
+
+Result<bool> GroupLeader::AllHaveItStill() const {
+  if (layout_ == nullptr) return Status::Unavailable("rank_lost", "another process has taken a trainer rank's place");
+  bool all = true;
+  for (int rank = kFirstMember; rank < world_size_; ++rank) {
+    const Member& member = members_[static_cast<std::size_t>(rank)];
+    if (member.channel == nullptr) return OfRank(rank, Status::Unavailable("rank_lost", "its process is gone"));
+    if (member.entered.round > round_) return OfRank(rank, Status::Aborted("superseded", "publishes already"));
+    if (member.entered.round != round_) {
+      all = false;
+    } else if (!member.entered.sends_again) {
+      return OfRank(rank, Status::FailedPrecondition("source_gone", "it has not kept the version"));
+    }
+  }
+  return all;
+}
+
 bool GroupLeader::AllEntered() const {
   return std::all_of(members_.begin() + kFirstMember, members_.end(), [this](const Member& member) REQUIRES(mu_) {
     return member.channel != nullptr && member.entered.round == round_;
@@ -273,7 +314,7 @@ Result<std::vector<TransportEndpoint>> GroupLeader::Agree(const TeamConnection& 
 std::unique_ptr<TeamSession> GroupLeader::Begin(const Plan& plan, const TeamSessionTerms& terms,
                                                 std::function<void()> on_change) {
   auto session = std::make_unique<GroupSession>(
-      plan, terms, clock_, [this](int rank, const SessionMessage& message) { return SendTo(rank, message); },
+      plan, terms, Round(), clock_, [this](int rank, const SessionMessage& message) { return SendTo(rank, message); },
       std::move(on_change),
       [this, id = terms.session] {
         MutexLock lock(mu_);
@@ -282,6 +323,11 @@ std::unique_ptr<TeamSession> GroupLeader::Begin(const Plan& plan, const TeamSess
   MutexLock lock(mu_);
   sessions_[terms.session] = session.get();
   return session;
+}
+
+std::uint64_t GroupLeader::Round() const {
+  MutexLock lock(mu_);
+  return round_;
 }
 
 Status GroupLeader::SendTo(int rank, const SessionMessage& message) {

@@ -51,6 +51,14 @@ class GroupLeader final : public SenderTeam {
   // Cancelled "cancelled"
   Result<Assembly> BeginRound(std::optional<std::uint64_t> number, Deadline deadline, const std::stop_token& stop)
       EXCLUDES(mu_);
+  // Between rounds: every member still has what it had in the last one, and says that it would send it again.
+  bool CanSendAgain() const EXCLUDES(mu_);
+  // Has every member send the version of the last round again, as in a round, until Conclude.
+  //
+  // FailedPrecondition "source_gone"  a member has not kept it; Unavailable "rank_lost"
+  // Aborted "superseded"              a member has entered the next round
+  // DeadlineExceeded "group_incomplete"; Cancelled "cancelled"
+  Status BeginAgain(Deadline deadline, const std::stop_token& stop) EXCLUDES(mu_);
   // All replicas of the round have sealed or failed: members may change their tensors.
   void NotePacked() EXCLUDES(mu_);
   // Ends the round; `outcome.round` is filled in.
@@ -86,10 +94,12 @@ class GroupLeader final : public SenderTeam {
   void OnPlanned(int rank, const GroupPlanned& planned) REQUIRES(mu_);
   void Dismiss(int rank, const Status& why) EXCLUDES(mu_);
 
+  std::uint64_t Round() const EXCLUDES(mu_);
   Status SendTo(int rank, const SessionMessage& message) EXCLUDES(mu_);
   Status SendToLocked(int rank, const SessionMessage& message) REQUIRES(mu_);
   void SendToAll(const SessionMessage& message) REQUIRES(mu_);
   bool AllEntered() const REQUIRES(mu_);
+  Result<bool> AllHaveItStill() const REQUIRES(mu_);
   Status CheckNumbers(std::optional<std::uint64_t> number) const REQUIRES(mu_);
   std::string WhoIsMissing() const REQUIRES(mu_);
   Result<Assembly> Assemble() REQUIRES(mu_);

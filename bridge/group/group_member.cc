@@ -12,6 +12,7 @@ namespace {
 constexpr Duration kTryAgain = std::chrono::milliseconds(200);
 // The leader says who was late or lost when its own time is over.
 constexpr Duration kGrace = std::chrono::seconds(1);
+constexpr Duration kLookAgain = std::chrono::seconds(1);  // while there is nothing to do between rounds
 
 bool IsWorthAnotherTry(const Status& status) {
   return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded;
@@ -27,7 +28,9 @@ GroupMember::~GroupMember() { Leave(Status::Cancelled("cancelled", "the process 
 Result<GroupOutcome> GroupMember::TakePart(std::optional<std::uint64_t> number, const RoundHooks& hooks,
                                            Deadline deadline, const std::stop_token& stop) {
   Status status = Join(deadline, stop);
-  if (status.ok()) status = inbox_->Send(GroupEnter{.round = round_, .number = number});
+  sending_ = round_;
+  const GroupEnter enter{.round = round_, .number = number, .sends_again = hooks.sends_again};
+  if (status.ok()) status = inbox_->Send(enter);
   Result<GroupOutcome> outcome = status.ok() ? FollowLeader(hooks, deadline, stop) : status;
   EndSessions();
   hooks.packed();
@@ -84,11 +87,9 @@ void GroupMember::Leave(const Status& why) {
 Result<GroupOutcome> GroupMember::FollowLeader(const RoundHooks& hooks, Deadline deadline,
                                                const std::stop_token& stop) {
   patience_ = Deadline::At(deadline.point() + kGrace);
-  const auto has_news = [this] {
-    return std::any_of(sessions_.begin(), sessions_.end(), [](const auto& entry) { return entry.second->has_news(); });
-  };
   while (true) {
-    ASSIGN_OR_RETURN(std::optional<SessionMessage> message, inbox_->Next(patience_, stop, has_news));
+    ASSIGN_OR_RETURN(std::optional<SessionMessage> message,
+                     inbox_->Next(patience_, stop, [this] { return HasNews(); }));
     if (!message) {
       RETURN_IF_ERROR(TellNews());
       continue;
@@ -99,6 +100,46 @@ Result<GroupOutcome> GroupMember::FollowLeader(const RoundHooks& hooks, Deadline
     }
     RETURN_IF_ERROR(OnMessage(std::move(*message), hooks));
   }
+}
+
+Status GroupMember::Attend(const RoundHooks& hooks, const std::stop_token& stop) {
+  sending_ = round_ - 1;
+  const Status ended = AnswerLeader(hooks, stop);
+  GiveWay();
+  if (stop.stop_requested()) return OkStatus();
+  Leave(ended);
+  return ended;
+}
+
+Status GroupMember::AnswerLeader(const RoundHooks& hooks, const std::stop_token& stop) {
+  while (true) {
+    Result<std::optional<SessionMessage>> message =
+        inbox_->Next(Deadline::After(*options_.clock, kLookAgain), stop, [this] { return HasNews(); });
+    if (message.status().code() == StatusCode::kDeadlineExceeded) continue;
+    RETURN_IF_ERROR(message.status());
+    if (!message->has_value()) {
+      RETURN_IF_ERROR(TellNews());
+    } else if (const auto* again = std::get_if<GroupAgain>(&**message)) {
+      const GroupEnter answer{
+          .round = again->round, .number = {}, .sends_again = hooks.sends_again && again->round == sending_};
+      RETURN_IF_ERROR(inbox_->Send(answer));
+    } else if (std::holds_alternative<GroupOutcome>(**message)) {
+      EndSessions();
+    } else {
+      RETURN_IF_ERROR(OnMessage(std::move(**message), hooks));
+    }
+  }
+}
+
+// The leader may still want something of sessions that have sent everything.
+void GroupMember::GiveWay() {
+  const Status why = Status::Aborted("superseded", "the trainer rank publishes a newer version");
+  while (!sessions_.empty()) {
+    const SessionId session = sessions_.begin()->first;
+    if (inbox_ != nullptr) static_cast<void>(inbox_->Send(Abort{session, why}));
+    EndSession(session);
+  }
+  source_ = nullptr;
 }
 
 Status GroupMember::OnMessage(SessionMessage message, const RoundHooks& hooks) {
@@ -124,6 +165,7 @@ Status GroupMember::OnMessage(SessionMessage message, const RoundHooks& hooks) {
     if (packed->round == round_) hooks.packed();
     return OkStatus();
   }
+  if (std::holds_alternative<GroupAgain>(message)) return OkStatus();  // of a round that this rank has gone on from
   return Status::InvalidArgument("unexpected_message", fmt::format("{} has no place here", MessageName(message)));
 }
 
@@ -179,6 +221,10 @@ Status GroupMember::OnSend(const GroupSend& order, const RoundHooks& hooks) {
 }
 
 Status GroupMember::StartSession(const GroupSend& order, const RoundHooks& hooks) {
+  if (order.round != sending_) {
+    return Status::Aborted("superseded",
+                           fmt::format("round={} is over, the trainer rank is at {}", order.round, sending_));
+  }
   const auto connection = connections_.find(order.connection);
   if (connection == connections_.end()) return Status::DataLoss("bad_message", "GroupSend on an unknown connection");
   const auto dialer = std::find_if(options_.transports.begin(), options_.transports.end(),
@@ -223,6 +269,10 @@ void GroupMember::EndSession(SessionId session) {
   const std::uint64_t connection = found->second->connection();
   std::erase_if(sessions_, [&](const auto& entry) { return entry.second->connection() == connection; });
   connections_.erase(connection);
+}
+
+bool GroupMember::HasNews() const {
+  return std::any_of(sessions_.begin(), sessions_.end(), [](const auto& entry) { return entry.second->has_news(); });
 }
 
 Status GroupMember::TellNews() {

@@ -1,5 +1,6 @@
 // A process that is trainer rank 1 or up: finds its leader, shows what it holds, and takes part in the rounds that the
-// leader begins, each of which is one publish. Between rounds it keeps its place and its routes.
+// leader begins, each of which is one publish. Between rounds it keeps its place and its routes, and may attend: then
+// it sends what it had in the last round again, to replicas that come late.
 //
 // Thread-safety: confined to one thread at a time.
 #pragma once
@@ -42,6 +43,8 @@ struct RoundHooks {
   std::function<Result<const WeightSource*>(const std::vector<TensorSpec>& wire)> source;
   // Nothing is read any more in this round: the tensors may change.
   std::function<void()> packed;
+  // In a round: this rank attends once it is over. Attending: the bytes of the last round are there still.
+  bool sends_again = false;
 };
 
 class GroupMember {
@@ -60,6 +63,14 @@ class GroupMember {
   Result<GroupOutcome> TakePart(std::optional<std::uint64_t> number, const RoundHooks& hooks, Deadline deadline,
                                 const std::stop_token& stop);
 
+  // This process is a member, and its leader is there.
+  bool joined() const { return inbox_ != nullptr && inbox_->Stands(); }
+  // Between rounds, until `stop`: sends the version of the last round again, when the leader says so. What is under way
+  // when it stops fails for the leader ("superseded").
+  //
+  // Unavailable "peer_lost"  the leader; DataLoss "bad_message"; InvalidArgument "unexpected_message"
+  Status Attend(const RoundHooks& hooks, const std::stop_token& stop);
+
  private:
   Status Join(Deadline deadline, const std::stop_token& stop);
   Status TryToJoin(Deadline deadline, const std::stop_token& stop);
@@ -67,6 +78,7 @@ class GroupMember {
   // Tells the leader why, closes everything.
   void Leave(const Status& why);
 
+  Status AnswerLeader(const RoundHooks& hooks, const std::stop_token& stop);
   Status OnMessage(SessionMessage message, const RoundHooks& hooks);
   Status OnLayout(GroupLayout message);
   Status OnPlan(const GroupPlan& question);
@@ -75,13 +87,16 @@ class GroupMember {
   Status StartSession(const GroupSend& order, const RoundHooks& hooks);
   void EndSession(SessionId session);
   void EndSessions();
+  void GiveWay();
+  bool HasNews() const;
   Status TellNews();
 
   const GroupMemberOptions options_;
   const Layout part_;
   const InstanceId instance_ = InstanceId::Mint();
-  PlanCache plans_;          // of each plan what this rank needs
-  std::uint64_t round_ = 0;  // the next, or the one under way
+  PlanCache plans_;            // of each plan what this rank needs
+  std::uint64_t round_ = 0;    // the next, or the one under way
+  std::uint64_t sending_ = 0;  // the round whose version is sent: that one or, attending, the one before
   std::optional<Layout> layout_;
   std::map<std::uint64_t, MemberConnection> connections_;
   Deadline patience_;                                             // of the round

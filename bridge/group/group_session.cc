@@ -19,10 +19,11 @@ std::vector<int> SendingMembers(const Plan& plan) {
 
 Status OfRank(int rank, const Status& why) { return why.WithContext(fmt::format("trainer rank {}", rank)); }
 
-GroupSession::GroupSession(const Plan& plan, const TeamSessionTerms& terms, Clock& clock, SendTo send_to,
-                           std::function<void()> on_change, std::function<void()> on_over)
+GroupSession::GroupSession(const Plan& plan, const TeamSessionTerms& terms, std::uint64_t round, Clock& clock,
+                           SendTo send_to, std::function<void()> on_change, std::function<void()> on_over)
     : plan_(plan),
       terms_(terms),
+      round_(round),
       clock_(clock),
       send_to_(std::move(send_to)),
       on_change_(std::move(on_change)),
@@ -38,7 +39,8 @@ void GroupSession::SendAll() {
                         .frame_bytes = terms_.frame_bytes,
                         .credits = terms_.credits,
                         .time_left = terms_.deadline.Left(clock_),
-                        .on_request = terms_.on_request};
+                        .on_request = terms_.on_request,
+                        .round = round_};
   const std::vector<int> members = SendingMembers(plan_);
   if (!terms_.on_request) running_ = static_cast<int>(members.size());
   for (const int rank : members) terms_.on_request ? Tell(rank, order) : Ask(rank, order);

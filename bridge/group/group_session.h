@@ -29,7 +29,7 @@ class GroupSession final : public TeamSession {
   using SendTo = std::function<Status(int rank, const SessionMessage& message)>;
 
   // `on_over` is called by the destructor, before anything is gone.
-  GroupSession(const Plan& plan, const TeamSessionTerms& terms, Clock& clock, SendTo send_to,
+  GroupSession(const Plan& plan, const TeamSessionTerms& terms, std::uint64_t round, Clock& clock, SendTo send_to,
                std::function<void()> on_change, std::function<void()> on_over);
   ~GroupSession() override { on_over_(); }
 
@@ -62,6 +62,7 @@ class GroupSession final : public TeamSession {
 
   const Plan& plan_;
   const TeamSessionTerms terms_;
+  const std::uint64_t round_;
   Clock& clock_;
   const SendTo send_to_;
   const std::function<void()> on_change_;

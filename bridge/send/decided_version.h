@@ -13,14 +13,18 @@ namespace bascule {
 
 class DecidedVersion final : public FlipDecider {
  public:
-  // Without a digest any bytes are.
-  explicit DecidedVersion(WeightVersion decided) : decided_(std::move(decided)) {}
+  using WriteDown = std::function<Status(const WeightVersion&)>;
+  // Without a digest any bytes are. `write_down`, if there is one, has to succeed before the replica flips.
+  explicit DecidedVersion(WeightVersion decided, WriteDown write_down = {})
+      : decided_(std::move(decided)), write_down_(std::move(write_down)) {}
 
   void Ready(const WeightVersion& version, std::function<void()> wake) override {
     if (!decided_.digest.IsZero() && version != decided_) {
       decision_ = Status::DataLoss("digest_mismatch",
                                    fmt::format("{} has digest {}, the source now gives {}", decided_.ToString(),
                                                decided_.digest.ToHex(), version.digest.ToHex()));
+    } else if (write_down_) {
+      decision_ = write_down_(version);
     }
     wake();
   }
@@ -29,6 +33,7 @@ class DecidedVersion final : public FlipDecider {
 
  private:
   const WeightVersion decided_;
+  const WriteDown write_down_;
   Status decision_;
 };
 

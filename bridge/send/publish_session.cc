@@ -96,6 +96,7 @@ Status PublishSession::OfferVersion() {
   RETURN_IF_ERROR(connection_.inbox().Send(Offer{.session = session_,
                                                  .term = offer_.term,
                                                  .take_over = offer_.take_over,
+                                                 .first = offer_.first,
                                                  .manifest = Manifest(),
                                                  .plan_digest = connection_.plan().digest,
                                                  .transport = connection_.transport(),

@@ -36,6 +36,7 @@ struct VersionOffer {
   std::vector<QuantizationFamily> families;
   std::uint64_t term = 1;
   bool take_over = false;
+  bool first = false;
   std::optional<WeightVersion> base = {};  // see ManifestOffer; where the connection's plan has a scope
   // Digests of tensors in the wire types, by name, where they are on record: an artifact's manifest. The engine then
   // proves its memory against the record, not against what the source happens to hold now.

@@ -9,6 +9,7 @@ using enum StatusCode;
 
 constexpr std::array kFailures = {
     FailureReason{kFailedPrecondition, "address_in_use", "another server listens at the address"},
+    FailureReason{kFailedPrecondition, "already_live", "an engine's first version is not needed: something is live"},
     FailureReason{kDataLoss, "bad_ack", "an acknowledgement of a bucket that was not sent"},
     FailureReason{kInvalidArgument, "bad_address", "no host:port, [v6]:port or unix:/path"},
     FailureReason{kInvalidArgument, "bad_layout", "a layout contradicts itself or does not cover its tensors"},
@@ -87,6 +88,8 @@ constexpr std::array kFailures = {
     FailureReason{kResourceExhausted, "slot_memory", "memory for the slots cannot be had"},
     FailureReason{kFailedPrecondition, "slot_read_only",
                   "memory of a cache daemon cannot be written, and flips in place write to every slot"},
+    FailureReason{kFailedPrecondition, "source_gone",
+                  "the bytes of the version are not at hand any more, at whom it says"},
     FailureReason{kFailedPrecondition, "stale_version", "the number is below one committed in this run"},
     FailureReason{kFailedPrecondition, "stall_over_budget",
                   "a flip would stop decoding for longer than the engine allows"},

@@ -41,10 +41,12 @@ struct GroupWelcome {
   std::uint64_t round = 0;  // the publish that comes next; they are counted
 };
 
-// Member -> leader: my tensors hold the version of this round.
+// Member -> leader: my tensors hold the version of this round. Also the answer to GroupAgain.
 struct GroupEnter {
   std::uint64_t round = 0;
   std::optional<std::uint64_t> number;  // of the version, where this rank was told one
+  // Once the round is over it sends the version again when it is asked to; to GroupAgain: it still has the bytes.
+  bool sends_again = false;
 };
 
 // Leader -> member, once for every change: the parts of all ranks, as engines get to see them.
@@ -78,6 +80,7 @@ struct GroupSend {
   std::int32_t credits = 0;
   Duration time_left{};
   bool on_request = false;  // the leader gathers full tensors: open your routes, and send what GroupFetch names
+  std::uint64_t round = 0;  // whose version is sent: who has gone on to another refuses
 };
 
 // Leader -> member, in a session that is on request: send those of these buckets that are yours. One of no buckets is
@@ -93,6 +96,12 @@ struct GroupSent {
   SessionId session;
   std::vector<TensorDigest> totals;  // per plan tensor: of my slices that count, in this session so far
   std::int64_t wire_bytes = 0;       // in this session so far
+};
+
+// Leader -> member, between rounds: a replica that came late is to get the version of the last round. Until
+// GroupOutcome of that round comes once more, plans and sends are those of any round.
+struct GroupAgain {
+  std::uint64_t round = 0;
 };
 
 // Leader -> member: every replica has verified the version, or has failed; the tensors may change.

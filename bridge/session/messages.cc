@@ -8,9 +8,10 @@ namespace bascule {
 namespace {
 
 constexpr std::array<std::string_view, std::variant_size_v<SessionMessage>> kNames = {
-    "Hello",     "HelloReply", "Offer",     "Accept",       "Seal",         "Missing",     "Ready",     "Flip",
-    "Committed", "Abort",      "GroupJoin", "GroupWelcome", "GroupEnter",   "GroupLayout", "GroupPlan", "GroupPlanned",
-    "GroupSend", "GroupFetch", "GroupSent", "GroupPacked",  "GroupOutcome", "Require",     "RollBack",  "RolledBack"};
+    "Hello",     "HelloReply",   "Offer",      "Accept",     "Seal",         "Missing",     "Ready",
+    "Flip",      "Committed",    "Abort",      "GroupJoin",  "GroupWelcome", "GroupEnter",  "GroupLayout",
+    "GroupPlan", "GroupPlanned", "GroupSend",  "GroupFetch", "GroupSent",    "GroupPacked", "GroupOutcome",
+    "Require",   "RollBack",     "RolledBack", "GroupAgain"};
 
 }  // namespace
 

@@ -56,6 +56,7 @@ struct Offer {
   SessionId session;
   std::uint64_t term = 0;  // of the publisher; a takeover raises it
   bool take_over = false;  // replace another publisher's session
+  bool first = false;      // an engine's own start: only where nothing is live yet
   ManifestOffer manifest;
   Hash256 plan_digest;
   TransportKind transport = TransportKind::kLoopback;  // of all routes of this connection
@@ -135,7 +136,7 @@ struct RolledBack {
 using SessionMessage =
     std::variant<Hello, HelloReply, Offer, Accept, Seal, Missing, Ready, Flip, Committed, Abort, GroupJoin,
                  GroupWelcome, GroupEnter, GroupLayout, GroupPlan, GroupPlanned, GroupSend, GroupFetch, GroupSent,
-                 GroupPacked, GroupOutcome, Require, RollBack, RolledBack>;
+                 GroupPacked, GroupOutcome, Require, RollBack, RolledBack, GroupAgain>;
 std::string_view MessageName(const SessionMessage& message);  // "Offer"
 
 }  // namespace bascule

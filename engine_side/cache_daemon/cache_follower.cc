@@ -97,7 +97,8 @@ Status CacheFollower::Take(const HandedOut& handed_out, Deadline deadline, const
     const ReceiverStatus status = receiver_.status();
     if (!Wanted(handed_out, status)) return OkStatus();
     const Status taken = TakeOnce(handed_out, status, deadline, stop);
-    const bool busy = taken.code() == StatusCode::kUnavailable || taken.reason() == "flip_in_progress";
+    const bool busy = taken.code() == StatusCode::kUnavailable || taken.reason() == "flip_in_progress" ||
+                      taken.reason() == "already_live";
     if (!busy || deadline.Passed(clock_) || stop.stop_requested()) return taken;
     static_cast<void>(receiver_.WaitForChange(mark->mark, std::min(deadline, Deadline::After(clock_, kLook))));
   }

@@ -1,9 +1,12 @@
 """Replicas that join a publisher's fleet, come back, or take their first version from a peer; and the fleet's way back."""
 
+import os
+import signal
 import unittest
 
 from bascule_program import checkpoint, run
 from test_fleet import FleetTest
+from test_trainer_ranks import rank_processes
 
 
 class JoinTest(FleetTest):
@@ -68,6 +71,35 @@ class JoinTest(FleetTest):
             self.generate(engine, [1, 2, 3])["tokens"], self.generate(peer, [1, 2, 3])["tokens"]
         )
         self.publish_ok(checkpoint(version=3), peer, engine)
+
+    def test_whoever_joins_late_gets_every_ranks_share_from_its_own_process(self):
+        """C-052. A process that is gone takes its share with it: then a replica that has the version sends it."""
+        ranks = ("--trainer-ranks", 3, "--run", "r", "--version", 7)
+        publisher, address = self.serve(checkpoint(version=3), *ranks)
+        first = self.start_engine(checkpoint(), "--tp", 2, "--join", address)
+        self.assertEqual((first.ready["version"], first.ready["source"]), (7, "fleet"))
+        self.assertEqual(first.ready["digest"], self.digest(checkpoint(version=3)))
+        self.assertEqual(self.generate(first, [1, 2, 3])["spans"][0]["version"], 7)
+
+        os.kill(rank_processes(publisher)[2], signal.SIGKILL)
+        late = self.start_engine(checkpoint(), "--join", address)
+
+        self.assertEqual((late.ready["version"], late.ready["digest"]), (7, first.ready["digest"]))
+        self.assertEqual(self.stop(publisher).code, 0)
+
+    def test_what_a_publisher_brings_while_an_engine_starts_is_not_loaded_over(self):
+        """Whichever is first, the files or the publish: the engine is ready, with what was published."""
+        engine = self.start("engine", checkpoint(size=60_000_000))
+        address = engine.until(lambda event: event.get("event") == "listening")["address"]
+
+        published = ("publish", checkpoint(size=60_000_000, version=2), "--to", address, "--run", "r", "--new-run")
+        while (ended := run(*published, "--version", 3, env=self.env)).code != 0:
+            self.assertEqual(ended.error["reason"], "publisher_busy", ended)
+
+        ready = engine.until(lambda event: event.get("event") == "ready")
+        self.assertIn(ready["source"], ("disk", "publisher"))
+        live = self.run_ok("status", address).object["live"]
+        self.assertEqual((live["run"], live["version"], live["digest"]), ("r", 3, ended.object["version_digest"]))
 
     def test_a_peer_that_is_not_there_or_cannot_be_dialled_back_is_an_error_and_no_slow_start(self):
         """C-037."""

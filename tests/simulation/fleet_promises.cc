@@ -26,7 +26,7 @@ std::string_view MomentName(Moment moment) { return kNames.at(static_cast<std::s
 void FleetPromises::PublishBegins() {
   constexpr std::array kFirst = {Moment::kEach, Moment::kVoting, Moment::kCanary};
   moment_ = kFirst.at(static_cast<std::size_t>(policy_));
-  decided_now_ = false;
+  decided_before_ = decided_.size();
 }
 
 void FleetPromises::ReplicaIsReady(const std::string& address, std::string_view version) {
@@ -34,8 +34,7 @@ void FleetPromises::ReplicaIsReady(const std::string& address, std::string_view 
 }
 
 void FleetPromises::Decided(const WeightVersion& version, const std::vector<std::string>& replicas) {
-  moment_ = Moment::kDecided;
-  decided_now_ = true;
+  if (moment_ == Moment::kVoting) moment_ = Moment::kDecided;  // else the fleet is caught up with what nobody had taken
   decided_.push_back(version);
   for (const std::string& replica : replicas) {
     if (ready_.contains({replica, version.ToString()})) continue;
@@ -58,9 +57,7 @@ void FleetPromises::Judged(const WeightVersion& version, bool let_through) {
 
 void FleetPromises::WentLive(const std::string& replica, const WeightVersion& version) {
   if (version.run != "run") return;  // base weights
-  const auto is_number = [&](const WeightVersion& other) { return IsNumber(other, version); };
-  if (policy_ == PublishPolicy::kAll && std::ranges::find(decided_, version) == decided_.end() &&
-      std::ranges::none_of(unasked_, is_number)) {
+  if (policy_ == PublishPolicy::kAll && std::ranges::find(decided_, version) == decided_.end()) {
     watch_.violation("all", fmt::format("{} flips to {}, which is in no journal", replica, version.ToString()));
   }
   if (policy_ != PublishPolicy::kCanary) return;
@@ -77,13 +74,14 @@ void FleetPromises::WentLive(const std::string& replica, const WeightVersion& ve
 
 void FleetPromises::PublishEnded(const PublishReport& report) {
   moment_ = Moment::kNoPublish;
-  if (report.replicas.empty()) unasked_.push_back(report.version);
-  const bool decided =
-      std::ranges::any_of(decided_, [&](const WeightVersion& version) { return IsNumber(version, report.version); });
+  const auto is_number = [&](const WeightVersion& version) { return IsNumber(version, report.version); };
+  const bool decided = std::ranges::any_of(decided_, is_number);
+  const bool decided_now =
+      std::any_of(decided_.begin() + static_cast<std::ptrdiff_t>(decided_before_), decided_.end(), is_number);
   const bool refused = refused_.contains(KeyOf(report.version));
   for (const ReplicaReport& replica : report.replicas) {
     const bool missed = replica.state == ReplicaState::kMissed;
-    if (policy_ == PublishPolicy::kAll && !replica.status.ok() && (missed ? !decided : decided_now_)) {
+    if (policy_ == PublishPolicy::kAll && !replica.status.ok() && (missed ? !decided : decided_now)) {
       watch_.violation("all", fmt::format("{} is reported {} where {} was {}decided: {}", replica.address,
                                           ReplicaStateName(replica.state), report.version.ToString(),
                                           decided ? "" : "not ", replica.status.ToString()));

@@ -59,8 +59,7 @@ class FleetPromises {
   Moment moment_ = Moment::kNoPublish;
   std::set<std::pair<std::string, std::string>> ready_;  // address and version
   std::vector<WeightVersion> decided_;
-  std::vector<WeightVersion> unasked_;           // published while the fleet had nobody, so nobody had to be ready
-  bool decided_now_ = false;                     // in the publish under way
+  std::size_t decided_before_ = 0;               // the publish under way
   std::map<std::string, std::string> canaries_;  // by version and digest
   std::set<std::string> let_through_;
   std::set<std::string> refused_;

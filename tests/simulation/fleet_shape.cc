@@ -45,7 +45,7 @@ void MakeFleet(FleetShape& fleet, Random& random) {
   JobKind& job = fleet.jobs.front();
   fleet.policy = static_cast<PublishPolicy>(random.Below(3));
   job.policy = fleet.policy;
-  job.catch_up = !job.group && random.OneIn(2);
+  job.catch_up = random.OneIn(2);
   if (job.catch_up) job.snapshot = Snapshot::kHost;
   job.new_run = fleet.policy == PublishPolicy::kCanary || random.OneIn(2);
   // A canary needs something to go back to, which one that has joined waits for instead of loading its files.

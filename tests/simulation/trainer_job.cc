@@ -82,7 +82,7 @@ void TrainerJob::Start(int process) {
                                  .new_run = kind_.new_run,
                                  .policy = kind_.policy,
                                  .gate = surroundings_.gate,
-                                 .catch_up = kind_.catch_up && process == 0,
+                                 .catch_up = kind_.catch_up,
                                  .fleet = kFleet,
                                  .snapshot = kind_.snapshot,
                                  .bucket_bytes = 4096,
@@ -204,8 +204,8 @@ Status TrainerJob::Leave(NodeId caller, const std::string& address, InstanceId i
 std::optional<WeightVersion> TrainerJob::BroughtToAll() const {
   const std::shared_ptr<Process> leader = processes_.front();
   if (leader == nullptr || !kind_.catch_up) return std::nullopt;
-  const std::optional<WeightVersion> committed = leader->publisher->status().committed;
-  return committed == leader->packed ? committed : std::nullopt;
+  const PublisherStatus status = leader->publisher->status();
+  return status.sends_again && status.committed == leader->packed ? status.committed : std::nullopt;
 }
 
 bool TrainerJob::Lacks(const std::string& address, const WeightVersion& version) const {

@@ -84,10 +84,11 @@ Result<SessionMessage> Decode(const v1::GroupWelcome& proto) {
 void Encode(const GroupEnter& enter, v1::SessionMessage& message) {
   message.mutable_group_enter()->set_round(enter.round);
   if (enter.number) message.mutable_group_enter()->set_number(*enter.number);
+  message.mutable_group_enter()->set_sends_again(enter.sends_again);
 }
 
 Result<SessionMessage> Decode(const v1::GroupEnter& proto) {
-  GroupEnter enter{.round = proto.round(), .number = {}};
+  GroupEnter enter{.round = proto.round(), .number = {}, .sends_again = proto.sends_again()};
   if (proto.has_number()) enter.number = proto.number();
   return SessionMessage(enter);
 }
@@ -151,6 +152,7 @@ void Encode(const GroupSend& send, v1::SessionMessage& message) {
   proto->set_credits(send.credits);
   proto->set_time_left_us(MicrosecondsOf(send.time_left));
   proto->set_on_request(send.on_request);
+  proto->set_round(send.round);
 }
 
 Result<SessionMessage> Decode(const v1::GroupSend& proto) {
@@ -162,6 +164,7 @@ Result<SessionMessage> Decode(const v1::GroupSend& proto) {
   send.credits = proto.credits();
   ASSIGN_OR_RETURN(send.time_left, TimeLeftFromProto("send.time_left_us", proto.time_left_us()));
   send.on_request = proto.on_request();
+  send.round = proto.round();
   return SessionMessage(std::move(send));
 }
 
@@ -191,6 +194,12 @@ Result<SessionMessage> Decode(const v1::GroupSent& proto) {
   ASSIGN_OR_RETURN(sent.wire_bytes, BytesFromProto("sent.wire_bytes", proto.wire_bytes()));
   return SessionMessage(std::move(sent));
 }
+
+void Encode(const GroupAgain& again, v1::SessionMessage& message) {
+  message.mutable_group_again()->set_round(again.round);
+}
+
+Result<SessionMessage> Decode(const v1::GroupAgain& proto) { return SessionMessage(GroupAgain{proto.round()}); }
 
 void Encode(const GroupPacked& packed, v1::SessionMessage& message) {
   message.mutable_group_packed()->set_round(packed.round);

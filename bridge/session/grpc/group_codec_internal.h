@@ -15,6 +15,7 @@ void Encode(const GroupPlanned& planned, v1::SessionMessage& message);
 void Encode(const GroupSend& send, v1::SessionMessage& message);
 void Encode(const GroupFetch& fetch, v1::SessionMessage& message);
 void Encode(const GroupSent& sent, v1::SessionMessage& message);
+void Encode(const GroupAgain& again, v1::SessionMessage& message);
 void Encode(const GroupPacked& packed, v1::SessionMessage& message);
 void Encode(const GroupOutcome& outcome, v1::SessionMessage& message);
 
@@ -28,6 +29,7 @@ Result<SessionMessage> Decode(const v1::GroupPlanned& proto);
 Result<SessionMessage> Decode(const v1::GroupSend& proto);
 Result<SessionMessage> Decode(const v1::GroupFetch& proto);
 Result<SessionMessage> Decode(const v1::GroupSent& proto);
+Result<SessionMessage> Decode(const v1::GroupAgain& proto);
 Result<SessionMessage> Decode(const v1::GroupPacked& proto);
 Result<SessionMessage> Decode(const v1::GroupOutcome& proto);
 

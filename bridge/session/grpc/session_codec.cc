@@ -74,6 +74,7 @@ void Encode(const Offer& offer, v1::SessionMessage& message) {
   proto->set_session(offer.session.value);
   proto->set_term(offer.term);
   proto->set_take_over(offer.take_over);
+  proto->set_first(offer.first);
   ToProto(offer.manifest, proto->mutable_manifest());
   proto->set_plan_digest(ToProto(offer.plan_digest));
   proto->set_transport(ToProto(offer.transport));
@@ -87,6 +88,7 @@ Result<SessionMessage> Decode(const v1::Offer& proto) {
   offer.session.value = proto.session();
   offer.term = proto.term();
   offer.take_over = proto.take_over();
+  offer.first = proto.first();
   ASSIGN_OR_RETURN(offer.manifest, FromProto(proto.manifest()));
   ASSIGN_OR_RETURN(offer.plan_digest, HashFromProto("offer.plan_digest", proto.plan_digest()));
   ASSIGN_OR_RETURN(offer.transport, TransportFromProto("offer.transport", proto.transport()));
@@ -287,6 +289,8 @@ Result<SessionMessage> DecodeSessionMessage(std::string_view bytes) {
       return Decode(proto.group_packed());
     case v1::SessionMessage::kGroupOutcome:
       return Decode(proto.group_outcome());
+    case v1::SessionMessage::kGroupAgain:
+      return Decode(proto.group_again());
     case v1::SessionMessage::BODY_NOT_SET:
       break;
   }

@@ -34,6 +34,7 @@ std::vector<SessionMessage> OneMessageOfEach() {
   Offer offer{SessionId{5},
               3,
               true,
+              true,
               manifest,
               SampleHash(2),
               TransportKind::kShm,
@@ -68,12 +69,12 @@ std::vector<SessionMessage> OneMessageOfEach() {
       Abort{SessionId{7}, Status::DataLoss("digest_mismatch", "tensor x")},
       GroupJoin{kWireVersion, "job", 3, 8, InstanceId{11}, SampleLayout()},
       GroupWelcome{InstanceId{12}, 5},
-      GroupEnter{6, 17},
+      GroupEnter{6, 17, true},
       GroupLayout{SampleLayout()},
       GroupPlan{
           "engine:1", 9, SampleLayout(), {4096, {"*.bias"}, 1 << 20}, SampleHash(6), {{TransportKind::kShm, "/p"}}},
       GroupPlanned{9, Status::FailedPrecondition("plan_mismatch", "x"), {TransportKind::kGrpc, TransportKind::kShm}},
-      GroupSend{SessionId{8}, 9, {TransportKind::kGrpc, "h:1"}, 8192, 4, std::chrono::microseconds(77), true},
+      GroupSend{SessionId{8}, 9, {TransportKind::kGrpc, "h:1"}, 8192, 4, std::chrono::microseconds(77), true, 6},
       GroupFetch{SessionId{8}, 5, 6},
       GroupSent{SessionId{8}, {TensorDigest{{1, 2, 3, 4}}, TensorDigest{}}, 1 << 20},
       GroupPacked{6},
@@ -86,7 +87,8 @@ std::vector<SessionMessage> OneMessageOfEach() {
            {"engine:2", OkStatus(), "", TransportKind::kGrpc, 3, 4, report}}},
       Require{{"run", 8, SampleHash(4)}},
       RollBack{{"run", 8, SampleHash(4)}, 7, Status::Aborted("gate_refused", "why"), std::chrono::microseconds(78)},
-      RolledBack{report}};
+      RolledBack{report},
+      GroupAgain{6}};
 }
 
 }  // namespace bascule

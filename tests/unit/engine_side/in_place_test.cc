@@ -135,6 +135,28 @@ TEST_F(InPlaceTest, I10WithoutAWayBackTheReplicaRefusesToServeUntilAVersionIsLoa
   ExpectLiveBytesOf(4);
 }
 
+TEST_F(InPlaceTest, I3WhoHasLostItsWeightsTakesTheSameBytesUnderTheNumberTheyHadAndNoOthers) {
+  auto publisher = WithVersionOne();
+  copier_.FailAt(4, Fault::kFailsForGood);
+  ASSERT_EQ(FailedFlip(*publisher, 2).reason(), "live_lost");
+  copier_.FailAt(0, Fault::kNone);
+  auto next = Greeted();
+  Offer other = next->MakeOffer(1);
+  other.manifest.new_run = true;  // so says a publisher that finds nothing live
+  next->BeginSession(other);
+  next->OpenRoutes();
+  for (std::uint32_t bucket = 0; bucket < next->plan().buckets.size(); ++bucket) {
+    EXPECT_EQ(next->SendBucket(other.session, /*number=*/7, bucket), BucketVerdict::kGood);
+  }
+
+  next->Send(Seal{.session = other.session, .manifest = next->SealOf(7)});
+
+  EXPECT_EQ(next->Expect<Abort>().why.reason(), "version_reused");
+  EXPECT_FALSE(receiver_->status().live);
+  next->Publish(next->MakeOffer(1));
+  ExpectLiveBytesOf(1);
+}
+
 TEST_F(InPlaceTest, I1AFlipWaitsForWhoReadsTheLiveWeights) {
   auto publisher = WithVersionOne();
   WeightLease reader = receiver_->AcquireLive();

@@ -15,14 +15,20 @@ ManifestOffer OfferOf(const std::string& run, std::uint64_t number, bool new_run
   return offer;
 }
 
+Hash256 DigestOf(int content) {
+  Hash256 digest;
+  digest.bytes[0] = static_cast<std::byte>(content);
+  return digest;
+}
+
 TEST(VersionLedgerTest, AnythingMayComeWhileNothingIsLive) {
   EXPECT_TRUE(VersionLedger().Check(OfferOf("any", 0), "").ok());
 }
 
 TEST(VersionLedgerTest, TellsANumberThatWasCommittedFromOneThatIsMerelyOld) {
   VersionLedger ledger;
-  ledger.Commit("run", 3, false);
-  ledger.Commit("run", 7, false);
+  ledger.Commit(OfferOf("run", 3), DigestOf(1), /*was_live=*/true);
+  ledger.Commit(OfferOf("run", 7), DigestOf(1), /*was_live=*/true);
 
   EXPECT_EQ(ledger.Check(OfferOf("run", 3), "run").reason(), "version_reused");
   EXPECT_EQ(ledger.Check(OfferOf("run", 7), "run").reason(), "version_reused");
@@ -34,7 +40,8 @@ TEST(VersionLedgerTest, TellsANumberThatWasCommittedFromOneThatIsMerelyOld) {
 
 TEST(VersionLedgerTest, RemembersABoundedNumberOfCommitsAndStillRefusesTheOldest) {
   VersionLedger ledger;
-  for (std::uint64_t number = 1; number <= 10'001; ++number) ledger.Commit("run", number, false);
+  for (std::uint64_t number = 1; number <= 10'001; ++number)
+    ledger.Commit(OfferOf("run", number), DigestOf(1), /*was_live=*/true);
 
   EXPECT_EQ(ledger.Check(OfferOf("run", 1), "run").reason(), "stale_version");
   EXPECT_EQ(ledger.Check(OfferOf("run", 2), "run").reason(), "version_reused");
@@ -42,7 +49,7 @@ TEST(VersionLedgerTest, RemembersABoundedNumberOfCommitsAndStillRefusesTheOldest
 
 TEST(VersionLedgerTest, I3ARunThatIsLiveDoesNotStartWhateverAnOfferSays) {
   VersionLedger ledger;
-  ledger.Commit("run", 2, false);
+  ledger.Commit(OfferOf("run", 2), DigestOf(1), /*was_live=*/true);
 
   EXPECT_EQ(ledger.Check(OfferOf("run", 2, true), "run").reason(), "version_reused");
   EXPECT_EQ(ledger.Check(OfferOf("run", 1, true), "run").reason(), "stale_version");
@@ -51,10 +58,37 @@ TEST(VersionLedgerTest, I3ARunThatIsLiveDoesNotStartWhateverAnOfferSays) {
 
 TEST(VersionLedgerTest, ARunThatStartsAnewForgetsItsEarlierNumbers) {
   VersionLedger ledger;
-  ledger.Commit("run", 100, false);
+  ledger.Commit(OfferOf("run", 100), DigestOf(1), /*was_live=*/true);
 
   EXPECT_TRUE(ledger.Check(OfferOf("run", 1, true), "other").ok());
-  ledger.Commit("run", 1, true);
+  ledger.Commit(OfferOf("run", 1, true), DigestOf(1), /*was_live=*/true);
+
+  EXPECT_TRUE(ledger.Check(OfferOf("run", 2), "run").ok());
+}
+
+TEST(VersionLedgerTest, I3WhoHasLostItsWeightsIsBroughtTheSameBytesUnderANumberOrNone) {
+  VersionLedger ledger;
+  ledger.Commit(OfferOf("run", 4), DigestOf(4), /*was_live=*/true);
+  ledger.Commit(OfferOf("run", 5), DigestOf(5), /*was_live=*/true);
+  // The publisher says that the run starts, since nothing is live.
+  const ManifestOffer again = OfferOf("run", 5, /*new_run=*/true);
+
+  EXPECT_TRUE(ledger.Check(again, "").ok());
+  EXPECT_TRUE(ledger.CheckDigest(again, DigestOf(5), "").ok());
+  EXPECT_EQ(ledger.CheckDigest(again, DigestOf(6), "").reason(), "version_reused");
+  EXPECT_TRUE(ledger.CheckDigest(OfferOf("run", 6), DigestOf(6), "").ok());
+
+  ledger.Commit(again, DigestOf(5), /*was_live=*/false);
+  EXPECT_EQ(ledger.Check(OfferOf("run", 4), "run").reason(), "version_reused");
+}
+
+TEST(VersionLedgerTest, ARunOfAnEarlierNameMayStartAnewAfterALoss) {
+  VersionLedger ledger;
+  ledger.Commit(OfferOf("run", 5), DigestOf(5), /*was_live=*/true);
+  ledger.Commit(OfferOf("other", 1, true), DigestOf(1), /*was_live=*/true);
+
+  EXPECT_TRUE(ledger.CheckDigest(OfferOf("run", 5, true), DigestOf(6), "").ok());
+  ledger.Commit(OfferOf("run", 1, true), DigestOf(6), /*was_live=*/false);
 
   EXPECT_TRUE(ledger.Check(OfferOf("run", 2), "run").ok());
 }

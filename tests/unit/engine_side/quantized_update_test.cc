@@ -11,6 +11,7 @@
 #include "bridge/session/loopback/loopback_control.h"
 #include "bridge/transport/loopback/dialer.h"
 #include "bridge/transport/loopback/listener.h"
+#include "engine_side/peer_sender.h"
 #include "engine_side/weight_receiver.h"
 #include "model/engine_layout.h"
 
@@ -78,8 +79,8 @@ class Version final : public WeightSource {
 // What an engine of the model holds, without what decodes.
 class Holder {
  public:
-  explicit Holder(const ModelConfig& config)
-      : layout_(MakeEngineLayout(config, DType::kBf16, {.tensor = kRanks})->layout),
+  explicit Holder(const ModelConfig& config, int ranks = kRanks)
+      : layout_(MakeEngineLayout(config, DType::kBf16, {.tensor = ranks})->layout),
         families_(*QuantizationFamilies(config)),
         listener_(*LoopbackListener::Create(network_, "engine")),
         receiver_(*WeightReceiver::Create({.layout = layout_, .families = families_, .listeners = {listener_.get()}},
@@ -105,6 +106,18 @@ class Holder {
     for (std::size_t t = 0; t < recorded.size(); ++t) offer.recorded[source.layout().tensors[t].name] = recorded[t];
     return PublishOnce(source, std::move(connection), std::move(offer),
                        Deadline::After(Clock::Real(), std::chrono::minutes(1)))
+        .status;
+  }
+
+  // What is live here to another.
+  Status SendTo(Holder& other, const std::vector<QuantizationFamily>& families) {
+    LoopbackDialer dialer(other.network_);
+    ConnectionOptions connection;
+    connection.address = "engine";
+    connection.control = &other.control_;
+    connection.transports = {&dialer};
+    return SendLive(*receiver_, families, std::move(connection),
+                    Deadline::After(Clock::Real(), std::chrono::minutes(1)))
         .status;
   }
 
@@ -154,6 +167,26 @@ TEST(QuantizedUpdateTest, EveryUpdateEqualsAColdLoadOfTheSameBytesInEveryFamily)
       EXPECT_EQ(updated.LiveBytes(), cold.LiveBytes()) << number;
       EXPECT_EQ(updated.receiver().DigestLive()->totals, version.Digests()) << number;
     }
+  }
+}
+
+TEST(QuantizedUpdateTest, AnEngineSendsItsFamiliesToOneOfAnotherCutAsAColdLoadHasThem) {
+  for (const Quantization& quantization : Quantizations()) {
+    SCOPED_TRACE(quantization.ToString());
+    const ModelConfig config = ConfigWith(quantization);
+    Holder sender(config, /*ranks=*/1);
+    Holder taker(config);
+    Holder cold(config);
+    const Version version(sender.layout().tensors, 1);
+    ASSERT_TRUE(sender.Publish(version, 1).ok());
+    ASSERT_TRUE(cold.Publish(version, 1).ok());
+
+    EXPECT_EQ(sender.SendTo(taker, {}).reason(), "families_differ");
+    const Status sent = sender.SendTo(taker, sender.families());
+
+    ASSERT_TRUE(sent.ok()) << sent.ToString();
+    EXPECT_EQ(taker.LiveBytes(), cold.LiveBytes());
+    EXPECT_EQ(taker.receiver().status().live, sender.receiver().status().live);
   }
 }
 

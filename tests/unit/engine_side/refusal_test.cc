@@ -59,6 +59,23 @@ TEST_F(RefusalTest, I3ANumberThatWasCommittedIsReusedAndALowerOneIsStale) {
   EXPECT_EQ(ReasonOf([](Offer& offer) { offer.manifest.number = 3; }), "stale_version");
 }
 
+// An engine that starts offers its own files, and a publisher may have been quicker.
+TEST_F(RefusalTest, AFirstVersionIsRefusedWhereSomethingIsLiveWhateverItsRunAndNumber) {
+  const Status why = Refused([](Offer& offer) {
+    offer.first = true;
+    offer.manifest.run = "checkpoint";
+    offer.manifest.new_run = true;
+  });
+
+  EXPECT_EQ(why.reason(), "already_live");
+  EXPECT_THAT(why.message(), HasSubstr("run@4"));
+  EXPECT_EQ(ReasonOf([](Offer& offer) {
+              offer.first = true;
+              offer.manifest.number = 0;
+            }),
+            "already_live");
+}
+
 TEST_F(RefusalTest, AnotherRunHasToSayThatItStarts) {
   EXPECT_EQ(ReasonOf([](Offer& offer) { offer.manifest.run = "other"; }), "unknown_run");
 

@@ -48,6 +48,7 @@ TEST(SessionCodecTest, EveryMessageSurvivesTheRoundTrip) {
   EXPECT_EQ(offer.frame_bytes, std::int64_t{1} << 33);
   EXPECT_EQ(offer.time_left, std::chrono::microseconds(1'500'001));
   EXPECT_TRUE(offer.take_over);
+  EXPECT_TRUE(offer.first);
   EXPECT_EQ(std::get<Accept>(*DecodeSessionMessage(EncodeSessionMessage(all[3]))).base, std::get<Accept>(all[3]).base);
   EXPECT_EQ(std::get<Seal>(*DecodeSessionMessage(EncodeSessionMessage(all[4]))).manifest,
             std::get<Seal>(all[4]).manifest);
@@ -85,6 +86,8 @@ TEST(SessionCodecTest, MessagesOfATrainerGroupKeepWhatTheySay) {
   EXPECT_EQ(RoundTrip<GroupWelcome>(all[11]).round, 5U);
   EXPECT_EQ(RoundTrip<GroupEnter>(all[12]).number, 17U);
   EXPECT_EQ(RoundTrip<GroupEnter>(GroupEnter{6, std::nullopt}).number, std::nullopt);
+  EXPECT_TRUE(RoundTrip<GroupEnter>(all[12]).sends_again);
+  EXPECT_EQ(RoundTrip<GroupAgain>(all[24]).round, 6U);
   EXPECT_EQ(RoundTrip<GroupLayout>(all[13]).layout, SampleLayout());
   const auto plan = RoundTrip<GroupPlan>(all[14]);
   EXPECT_EQ(plan.replica, "engine:1");
@@ -101,6 +104,7 @@ TEST(SessionCodecTest, MessagesOfATrainerGroupKeepWhatTheySay) {
   EXPECT_EQ(send.credits, 4);
   EXPECT_EQ(send.time_left, std::chrono::microseconds(77));
   EXPECT_TRUE(send.on_request);
+  EXPECT_EQ(send.round, 6U);
   const auto fetch = RoundTrip<GroupFetch>(all[17]);
   EXPECT_EQ(fetch.first_bucket, 5U);
   EXPECT_EQ(fetch.bucket_count, 6U);

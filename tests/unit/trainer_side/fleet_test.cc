@@ -1,4 +1,5 @@
 // A publisher's fleet over loopback: who joins, is lost or comes back gets the fleet's version from the snapshot.
+#include "tests/unit/trainer_side/held_journal.h"
 #include "tests/unit/trainer_side/publisher_fixture.h"
 
 namespace bascule {
@@ -129,6 +130,55 @@ TEST_F(FleetTest, WhoJoinsAfterAPublishThatReachedNobodyGetsItsBytesAndNoOlderOn
 
   ASSERT_TRUE(WaitForLive(1, version));
   EXPECT_EQ(engines_[1]->Live(0, 0), expected);
+}
+
+// The snapshot has other bytes by then, whatever became of the publish that brought them.
+TEST_F(FleetTest, ANumberThatIsPublishedOnceMoreDoesNotPassForTheVersionThatWasCommitted) {
+  AddEngine(/*engine_ranks=*/2);
+  AddStranger();
+  MakePublisher();
+  const PublishReport report = Publish({.number = 5});
+  ASSERT_TRUE(report.AllCommitted());
+  trainer_->Fill(7);
+  engines_[0]->Play({.step = EngineStep::kOffer, .deed = EngineDeed::kAbort});
+  ASSERT_FALSE(Publish({.number = 5}).AllCommitted());
+
+  const FleetWelcome welcome = Join(1);
+
+  EXPECT_EQ(welcome.required, report.version);
+  EXPECT_FALSE(welcome.publisher_sends);
+  EXPECT_THAT(welcome.holders, ElementsAre("engine-0"));
+}
+
+// A publisher that starts anew must find the number taken, also where nobody that has the version can be reached.
+TEST_F(FleetTest, UnderAllAVersionThatReachedNobodyIsWrittenDownBeforeTheFirstFlipsToIt) {
+  HeldJournal journal;
+  options_.policy = PublishPolicy::kAll;
+  options_.journal = &journal;
+  options_.snapshot = Snapshot::kTensorsStay;
+  options_.fleet.first_retry = std::chrono::milliseconds(1);
+  AddStranger();
+  AddStranger();
+  MakePublisher();
+  ASSERT_TRUE(Publish({.number = 5}).replicas.empty());
+  EXPECT_FALSE(journal.last());
+  journal.RefuseWith(Status::Unavailable("journal_failed", "no space left"));
+  Join(0);
+  ASSERT_TRUE(Eventually([&] { return Row(0).last_error.reason() == "journal_failed"; }, Soon()));
+  EXPECT_EQ(engines_[0]->live().number, 0u);
+
+  journal.RefuseWith(OkStatus());
+
+  const WeightVersion version{.run = "base", .number = 5, .digest = ExpectedDigest()};
+  ASSERT_TRUE(WaitForLive(0, version));
+  ASSERT_TRUE(journal.last());
+  EXPECT_EQ(journal.last()->version, version);
+  EXPECT_THAT(journal.last()->replicas, ElementsAre("engine-0")) << "nobody else was ready";
+  Join(1);
+  ASSERT_TRUE(WaitForLive(1, version));
+  EXPECT_EQ(journal.last()->live, (std::set<std::string>{"engine-0", "engine-1"}));
+  EXPECT_EQ(journal.last()->version, version);
+  publisher_.reset();  // it uses the journal
 }
 
 TEST_F(FleetTest, AVersionThatReachedNobodyAndWhoseBytesNobodyKeepsIsNotCommitted) {

@@ -64,7 +64,8 @@ class HostileGroupTest : public GroupFixture {
             .endpoint = slices_->endpoint(),
             .frame_bytes = MaxFrameBytes(GroupsPlan()),
             .credits = 1,
-            .time_left = std::chrono::seconds(10)};
+            .time_left = std::chrono::seconds(10),
+            .round = 1};
   }
 };
 
@@ -106,6 +107,7 @@ TEST_F(HostileGroupTest, AnOrderWithOtherSizesThanThePlanHasOpensNoRoute) {
   EXPECT_EQ(with([](GroupSend& order) { order.frame_bytes = std::int64_t{1} << 50; }), "bad_message");
   EXPECT_EQ(with([](GroupSend& order) { order.credits = 1 << 30; }), "bad_route");
   EXPECT_EQ(with([](GroupSend& order) { order.credits = -1; }), "bad_route");
+  EXPECT_EQ(with([](GroupSend& order) { order.round = 2; }), "superseded");
   EXPECT_EQ(with([](GroupSend& order) { order.endpoint.kind = TransportKind::kGrpc; }), "transport_unavailable");
   EXPECT_EQ(with([](GroupSend& order) { order.endpoint.address = "nowhere"; }), "peer_unreachable");
 }
