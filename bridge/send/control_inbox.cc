@@ -23,6 +23,13 @@ ControlInbox::~ControlInbox() {
   reader_.Join();
 }
 
+Status ControlInbox::Send(const SessionMessage& message) {
+  const Status sent = channel_->Send(message);
+  if (sent.ok()) return sent;
+  MutexLock lock(mu_);
+  return lost_.ok() ? sent : lost_;
+}
+
 Result<std::optional<SessionMessage>> ControlInbox::Next(Deadline deadline, std::stop_token stop,
                                                          const std::function<bool()>& done) {
   std::stop_callback wake(stop, [this] { Wake(); });

@@ -24,8 +24,9 @@ class ControlInbox {
   ControlInbox(std::unique_ptr<ControlChannel> channel, Clock& clock);
   ~ControlInbox();  // closes the channel at once, or as FinishSending says
 
-  // Unavailable "peer_lost"
-  Status Send(const SessionMessage& message) { return channel_->Send(message); }
+  // Unavailable "peer_lost", or why the channel ended where it says that: a peer that refuses a connection may have
+  // done so before anything was sent
+  Status Send(const SessionMessage& message) EXCLUDES(mu_);
 
   // The next message, or nothing once `done` is true (asked whenever Wake is called; absent: never). Messages that have
   // arrived come before everything else, so that a peer's reason is heard before the fact that it is gone.

@@ -12,6 +12,21 @@
 namespace bascule {
 namespace {
 
+// Refused by the peer before anything was sent.
+class RefusedChannel final : public ControlChannel {
+ public:
+  Status Send(const SessionMessage&) override {
+    return cancelled_ ? Status::Unavailable("peer_lost", peer()) : OkStatus();
+  }
+  Result<SessionMessage> Receive(Deadline) override { return Status::Unauthenticated("unauthenticated", "no token"); }
+  void StopReceiving() override {}
+  void Cancel() override { cancelled_ = true; }
+  std::string peer() const override { return "peer"; }
+
+ private:
+  std::atomic<bool> cancelled_ = false;
+};
+
 class ControlInboxTest : public testing::Test {
  protected:
   ControlInboxTest() {
@@ -39,6 +54,17 @@ TEST_F(ControlInboxTest, WhatThePeerSaidBeforeItWentIsHeardFirst) {
   ASSERT_TRUE(message.ok());
   EXPECT_EQ(std::get<Abort>(**message).why.reason(), "scripted");
   EXPECT_EQ(after.status().reason(), "peer_lost");
+}
+
+TEST_F(ControlInboxTest, WhoSendsToAPeerThatHasRefusedLearnsWhyItDid) {
+  inbox_ = std::make_unique<ControlInbox>(std::make_unique<RefusedChannel>(), clock_);
+
+  Status sent;
+  const bool failed = Eventually([&] { return !(sent = inbox_->Send(Abort{})).ok(); },
+                                 Deadline::After(Clock::Real(), std::chrono::seconds(30)));
+
+  EXPECT_TRUE(failed);
+  EXPECT_EQ(sent.reason(), "unauthenticated");
 }
 
 TEST_F(ControlInboxTest, APeerThatGoesBetweenSessionsIsNoticed) {
