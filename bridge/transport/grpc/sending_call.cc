@@ -26,15 +26,16 @@ namespace {
 constexpr std::chrono::milliseconds kPatience{200};  // with gRPC, to let go of a call
 constexpr const char* kRouteMethod = "/bascule.v1.Transfer/Route";
 
-// The call behind a sender. gRPC's threads run the reactions, On...; the sender's thread hands messages in. It keeps
-// itself alive until gRPC has let go of it.
+// The call behind a sender. gRPC's threads run the reactions, On...; the sender's thread hands messages in.
+//
+// Its owner waits until it is done and then lets go of it, on a thread that is not gRPC's: the call's context holds the
+// channel, gRPC ends the threads of its callbacks with the last channel that uses them, and one of them cannot end
+// itself.
 class SendingCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::Ack> {
  public:
-  // `channel` outlives the call: until WaitDone has returned.
   static std::shared_ptr<SendingCall> Start(const std::shared_ptr<grpc::Channel>& channel, const RouteHello& hello,
                                             Clock& clock) {
     auto call = std::shared_ptr<SendingCall>(new SendingCall(hello.credits, clock));
-    call->self_ = call;
     grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::Ack> stub(channel);
     stub.PrepareBidiStreamingCall(&call->context_, kRouteMethod, grpc::StubOptions(), call.get());
     // Held until End: the sender's thread may start a write at any time before.
@@ -93,10 +94,9 @@ class SendingCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::A
     if (why.ok() || why.reason() == "peer_lost") why = Status::Unavailable("peer_unreachable", why.message());
     acks_.Close(Status::Unavailable("peer_lost", why.ToString()));
     opened_.Close(std::move(why));
-    const std::shared_ptr<SendingCall> last = std::move(self_);
     MutexLock lock(mu_);
     done_ = true;
-    done_changed_.NotifyAll();
+    done_changed_.NotifyAll();  // Whoever waits may destroy the call once the lock is free: nothing follows.
   }
 
  private:
@@ -128,7 +128,6 @@ class SendingCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, v1::A
   bool ended_ GUARDED_BY(mu_) = false;
   CondVar done_changed_;
   bool done_ GUARDED_BY(mu_) = false;
-  std::shared_ptr<SendingCall> self_;
 };
 
 // Calls that gRPC has not let go of. Where a connection does not take its bytes (a wire is pulled) gRPC waits for it,
@@ -140,12 +139,10 @@ class LateCalls {
     return *calls;
   }
 
-  // The channel goes on a thread of ours: gRPC ends the threads of its callbacks with the last channel that uses them,
-  // and one of them cannot end itself.
-  void Take(const std::shared_ptr<grpc::Channel>& channel, const std::shared_ptr<SendingCall>& call) EXCLUDES(mu_) {
+  void Take(const std::shared_ptr<SendingCall>& call) EXCLUDES(mu_) {
     MutexLock lock(mu_);
     std::erase_if(waiting_, [](const Waiting& one) { return one.call.expired(); });
-    auto worker = StartWorker("late_call", [channel, call](const std::stop_token&) { call->WaitDone(); });
+    auto worker = StartWorker("late_call", [call](const std::stop_token&) { call->WaitDone(); });
     if (!worker.ok()) return call->WaitDone();
     waiting_.push_back({call, *std::move(worker)});
   }
@@ -161,15 +158,14 @@ class LateCalls {
 
 class GrpcSender final : public BucketSender {
  public:
-  GrpcSender(std::shared_ptr<grpc::Channel> channel, const RouteHello& hello, FrameArena arena, Clock& clock)
-      : channel_(std::move(channel)),
-        hello_(hello),
+  GrpcSender(const std::shared_ptr<grpc::Channel>& channel, const RouteHello& hello, FrameArena arena, Clock& clock)
+      : hello_(hello),
         arena_(std::make_shared<const FrameArena>(std::move(arena))),
-        call_(SendingCall::Start(channel_, hello, clock)),
+        call_(SendingCall::Start(channel, hello, clock)),
         credits_(hello.credits) {}
   ~GrpcSender() override {
     call_->Close();
-    if (!call_->IsDoneBy(Clock::Real().Now() + kPatience)) LateCalls::Instance().Take(channel_, call_);
+    if (!call_->IsDoneBy(Clock::Real().Now() + kPatience)) LateCalls::Instance().Take(call_);
   }
 
   // Waits until the peer has opened the route.
@@ -220,7 +216,6 @@ class GrpcSender final : public BucketSender {
     return broken_;
   }
 
-  const std::shared_ptr<grpc::Channel> channel_;
   const RouteHello hello_;
   const std::shared_ptr<const FrameArena> arena_;  // shared with messages that gRPC still holds
   const std::shared_ptr<SendingCall> call_;
@@ -234,7 +229,7 @@ class GrpcSender final : public BucketSender {
 Result<std::unique_ptr<BucketSender>> OpenGrpcRoute(std::shared_ptr<grpc::Channel> channel, const RouteHello& hello,
                                                     Deadline deadline, Clock& clock) {
   ASSIGN_OR_RETURN(FrameArena arena, FrameArena::Anonymous(hello.frame_bytes, hello.credits));
-  auto sender = std::make_unique<GrpcSender>(std::move(channel), hello, std::move(arena), clock);
+  auto sender = std::make_unique<GrpcSender>(channel, hello, std::move(arena), clock);
   RETURN_IF_ERROR(sender->WaitOpened(deadline));
   return std::unique_ptr<BucketSender>(std::move(sender));
 }

@@ -269,6 +269,23 @@ TEST(GrpcTransportTest, ProxyVariablesAreIgnored) {
   for (const char* name : {"http_proxy", "https_proxy", "grpc_proxy"}) unsetenv(name);
 }
 
+// gRPC ends the threads of its callbacks with the last channel that uses them, and aborts the process when one of them
+// holds that channel: whoever lets go of a call last must be a thread of ours.
+TEST(GrpcTransportTest, RoutesThatEndAsSoonAsTheyAreOpenNeverLeaveTheirChannelToAThreadOfGrpc) {
+  GrpcListener listener;
+  const auto server = GrpcServer::Start("127.0.0.1:0", {&listener.service()}).value();
+  listener.SetAddress(server->address());
+  for (std::uint64_t connection = 1; connection <= 400; ++connection) {
+    listener.Expect(connection);
+    RouteHello hello = kHello;
+    hello.connection = connection;
+
+    ASSERT_TRUE(GrpcDialer().Dial(listener.endpoint(), hello, Soon()).ok());
+
+    listener.Forget(connection);
+  }
+}
+
 TEST(GrpcTransportTest, AFrameLargerThanAMessageTravelsInPieces) {
   GrpcListener listener;
   const auto server = GrpcServer::Start("127.0.0.1:0", {&listener.service()}).value();
