@@ -26,6 +26,11 @@ Result<std::unique_ptr<SyncTrainer>> SyncTrainer::Create(const ModelConfig& conf
   const std::vector<TensorSpec> tensors = LogicalTensors(config, DType::kBf16);
   ASSIGN_OR_RETURN(trainer->weights_, RandomBf16Weights(tensors));
   ASSIGN_OR_RETURN(TensorSource source, SourceOf(tensors, trainer->weights_->bytes()));
+  std::size_t at = 0;
+  for (const TensorSpec& tensor : tensors) {
+    trainer->tensors_.push_back(at);
+    at += static_cast<std::size_t>(tensor.Bytes());
+  }
   WeightPublisherOptions options{.replicas = {std::move(address)},
                                  .control = &control,
                                  .transports = {&transport},
@@ -36,8 +41,13 @@ Result<std::unique_ptr<SyncTrainer>> SyncTrainer::Create(const ModelConfig& conf
   return trainer;
 }
 
+void SyncTrainer::Step() {
+  for (const std::size_t tensor : tensors_) weights_->bytes()[tensor] ^= std::byte{1};  // a mantissa's last bit
+}
+
 Status SyncTrainer::PublishUntilSealed() {
   RETURN_IF_ERROR(AwaitFlip());
+  Step();
   const Deadline deadline = Deadline::After(Clock::Real(), 2 * kPublishDeadline);
   ASSIGN_OR_RETURN(sealed_, publisher_->Publish({}));
   return sealed_->WaitPacked(deadline);
@@ -53,6 +63,7 @@ Status SyncTrainer::AwaitFlip() {
 
 Result<PublishReport> SyncTrainer::PublishAndReport() {
   RETURN_IF_ERROR(AwaitFlip());
+  Step();
   const Deadline deadline = Deadline::After(Clock::Real(), 2 * kPublishDeadline);
   ASSIGN_OR_RETURN(const std::shared_ptr<PublishHandle> handle, publisher_->Publish({}));
   ASSIGN_OR_RETURN(PublishReport report, handle->WaitCommitted(deadline));

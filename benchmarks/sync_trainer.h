@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "bridge/session/control.h"
@@ -25,7 +26,8 @@ class SyncTrainer {
   static Result<std::unique_ptr<SyncTrainer>> Create(const ModelConfig& config, std::string address,
                                                      ControlDialer& control, TransportDialer& transport);
 
-  // Publishes the next version and waits until it is live. The seconds from the Publish call until the engine had
+  // Publishes the next version, of which every tensor differs from the one before by an element, and waits until it is
+  // live. The seconds from the Publish call until the engine had
   // proven every byte and the trainer knew.
   //
   // What became of the replica, when it did not commit
@@ -41,8 +43,11 @@ class SyncTrainer {
 
  private:
   SyncTrainer() = default;
+  // An optimizer step, as small as one can be: an engine in place leaves tensors alone that are as they were.
+  void Step();
 
   std::unique_ptr<DeviceBuffer> weights_;
+  std::vector<std::size_t> tensors_;  // where each begins in weights_
   std::unique_ptr<WeightPublisher> publisher_;
   std::shared_ptr<PublishHandle> sealed_;  // shared with the publisher
 };

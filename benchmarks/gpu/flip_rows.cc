@@ -15,24 +15,28 @@ constexpr int kSlowFlips = 20;  // of those that move all bytes
 
 Deadline Soon() { return Deadline::After(Clock::Real(), std::chrono::seconds(60)); }
 
-// Two versions, so that there is one to flip back to: from memory of this process, by the way that everything takes.
-Status PublishTwice(GpuRun& run, GpuEngine& engine) {
-  const std::vector<TensorSpec> tensors = ModelTensors(run.scale().model_bytes);
-  ASSIGN_OR_RETURN(const auto weights, run.Noise(run.scale().model_bytes));
+// From memory of this process, by the way that everything takes.
+Status PublishFrom(GpuRun& run, GpuEngine& engine, std::uint64_t number, std::span<const std::byte> weights) {
   TensorSource source(/*trainer_ranks=*/1);
-  const std::byte* at = weights->bytes().data();
-  for (const TensorSpec& tensor : tensors) {
+  const std::byte* at = weights.data();
+  for (const TensorSpec& tensor : ModelTensors(run.scale().model_bytes)) {
     RETURN_IF_ERROR(source.Add(0, {.tensor = tensor, .box = Box::Whole(tensor.shape), .data = at}));
-    at += tensor.shape[0] * tensor.shape[1] * 2;
+    at += tensor.Bytes();
   }
   source.LieOn(std::make_shared<WeightDevice>(run.device(), run.kernels()));
   CudaIpcDialer dialer(run.device());
-  for (std::uint64_t number = 1; number <= 2; ++number) {
-    ConnectionOptions connection{.address = GpuEngine::kAddress, .control = &engine.control(), .transports = {&dialer}};
-    VersionOffer offer{.run = "bench", .number = number};
-    RETURN_IF_ERROR(PublishOnce(source, std::move(connection), std::move(offer), Soon()).status);
-  }
-  return OkStatus();
+  ConnectionOptions connection{.address = GpuEngine::kAddress, .control = &engine.control(), .transports = {&dialer}};
+  VersionOffer offer{.run = "bench", .number = number};
+  return PublishOnce(source, std::move(connection), std::move(offer), Soon()).status;
+}
+
+// Two versions, so that there is one to flip back to. No tensor is in both: a flip in place would leave it alone.
+Status PublishTwo(GpuRun& run, GpuEngine& engine) {
+  ASSIGN_OR_RETURN(auto weights, run.Noise(run.scale().model_bytes));
+  RETURN_IF_ERROR(PublishFrom(run, engine, 1, weights->bytes()));
+  weights.reset();
+  ASSIGN_OR_RETURN(weights, run.SmallNumbers(run.scale().model_bytes));
+  return PublishFrom(run, engine, 2, weights->bytes());
 }
 
 // What `flip` says of its stalls, in microseconds, as two rows.
@@ -56,7 +60,7 @@ Result<double> RollBack(GpuEngine& engine) {
 
 Status ShadowRows(GpuRun& run) {
   ASSIGN_OR_RETURN(const auto engine, GpuEngine::Create(run, FlipMode::kShadow));
-  RETURN_IF_ERROR(PublishTwice(run, *engine));
+  RETURN_IF_ERROR(PublishTwo(run, *engine));
   engine->StartSteps();
   return StallRows(
       run, "gpu_stall_shadow", run.scale().flips, [&] { return RollBack(*engine); }, 1000, "1 ms promised");
@@ -65,7 +69,7 @@ Status ShadowRows(GpuRun& run) {
 // All bytes of both slots change places, and what is live then is digested.
 Status InPlaceRows(GpuRun& run) {
   ASSIGN_OR_RETURN(const auto engine, GpuEngine::Create(run, FlipMode::kInPlace));
-  RETURN_IF_ERROR(PublishTwice(run, *engine));
+  RETURN_IF_ERROR(PublishTwo(run, *engine));
   engine->StartSteps();
   ASSIGN_OR_RETURN(const double bandwidth, run.CopyBandwidth());
   const double bytes = 7 * static_cast<double>(run.scale().model_bytes);
@@ -112,7 +116,7 @@ Status FlipRows(GpuRun& run) {
   RETURN_IF_ERROR(ShadowRows(run));
   RETURN_IF_ERROR(InPlaceRows(run));
   ASSIGN_OR_RETURN(const auto engine, GpuEngine::Create(run, FlipMode::kShadow));
-  RETURN_IF_ERROR(PublishTwice(run, *engine));
+  RETURN_IF_ERROR(PublishTwo(run, *engine));
   engine->StartSteps();
   return ScatterStallRows(run, *engine);
 }

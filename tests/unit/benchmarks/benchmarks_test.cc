@@ -15,6 +15,7 @@
 
 #include "benchmarks/bench_model.h"
 #include "benchmarks/benchmark.h"
+#include "benchmarks/local_engine.h"
 #include "benchmarks/measure.h"
 #include "benchmarks/peer_process.h"
 #include "benchmarks/row_message.h"
@@ -291,6 +292,25 @@ TEST(BenchmarksTest, StallsInPlaceStandBesideTheSameBytesCopied) {
     EXPECT_GT(row.value, 0.0);
     EXPECT_GT(row.limit, 0.0);
   }
+}
+
+// Otherwise a flip in place would have nothing to do, and its stall would be that of nothing.
+TEST(BenchmarksTest, EveryTensorOfAVersionDiffersFromTheOneBefore) {
+  const ModelConfig config = ModelOfAbout(kSmall.model_bytes);
+  const auto engine = LocalEngine::Create(config, {.threads = 1, .flip = FlipMode::kInPlace}).value();
+  const std::span<const std::byte> weights = engine->trainer().weights();
+  ASSERT_TRUE(engine->trainer().Publish().ok());
+  const std::vector<std::byte> before(weights.begin(), weights.end());
+
+  ASSERT_TRUE(engine->trainer().Publish().ok());
+
+  std::size_t at = 0;
+  for (const TensorSpec& tensor : LogicalTensors(config, DType::kBf16)) {
+    const auto bytes = static_cast<std::size_t>(tensor.Bytes());
+    EXPECT_FALSE(std::ranges::equal(weights.subspan(at, bytes), std::span(before).subspan(at, bytes))) << tensor.name;
+    at += bytes;
+  }
+  EXPECT_EQ(at, weights.size());
 }
 
 TEST(BenchModelTest, AModelHasAboutTheSizeThatWasAskedFor) {
