@@ -45,7 +45,7 @@ void PolicyRun::Each() {
 }
 
 void PolicyRun::All() {
-  if (const auto decided = ToFinish()) return Finish(decided->version);
+  if (const auto decided = ToFinish()) return Finish(decided->version, /*has_its_bytes=*/false);
   if (const Replica* failed = FirstFailed()) {
     const Status& why = failed->sent.status;
     return GiveUp(Standing(), Status::Aborted("replica_not_ready", fmt::format("{}: {}: {}", failed->address(),
@@ -78,29 +78,38 @@ std::optional<CommitDecision> PolicyRun::ToFinish() const {
   if (terms_.journal == nullptr) return std::nullopt;
   const std::optional<CommitDecision> last = terms_.journal->last();
   if (!last || last->finished()) return std::nullopt;
-  const bool same = last->version.run == terms_.offer.run && last->version.number == terms_.offer.number;
-  return same ? last : std::nullopt;
+  if (last->version.run != terms_.offer.run || last->version.number != terms_.offer.number) return std::nullopt;
+  const std::vector<Replica*> standing = Standing();
+  const auto lacks = [&](const Replica* replica) { return replica->connection->live() != last->version; };
+  return std::ranges::any_of(standing, lacks) ? last : std::nullopt;
 }
 
-void PolicyRun::Finish(const WeightVersion& decided) {
-  ForEach(Standing(), [&](Replica& replica) {
+void PolicyRun::Finish(const WeightVersion& decided, bool has_its_bytes) {
+  std::vector<Replica*> have;
+  std::vector<Replica*> lack;
+  for (Replica* replica : Standing()) (replica->connection->live() == decided ? have : lack).push_back(replica);
+  for (std::size_t i = 0; i < have.size(); ++i) terms_.on_sealed();
+  ForEach(lack, [&](Replica& replica) {
     DecidedVersion vote(decided,
                         [&](const WeightVersion& version) { return WriteDownLate(version, replica.address()); });
-    if (replica.connection->live() != decided) {
-      Send(replica, terms_.cancel, &vote);
-    } else {
-      terms_.on_sealed();
-      replica.state = ReplicaState::kCommitted;
-      replica.sent.version = replica.sent.flip.version = decided;
-    }
+    Send(replica, terms_.cancel, &vote);
   });
   for (Replica& replica : replicas_) {
-    if (replica.Failed()) {
-      replica.state = ReplicaState::kMissed;
-    } else {
-      NoteLive(replica);
-    }
+    if (replica.Failed()) replica.state = ReplicaState::kMissed;
   }
+  const bool proven = has_its_bytes || std::ranges::any_of(lack, [](const Replica* r) { return !r->Failed(); });
+  for (Replica* replica : have) {
+    if (!proven) {
+      const Status& why = lack.front()->sent.status;
+      replica->Fail(Status::Aborted(
+          "replica_not_ready", fmt::format("{} is live there, but {}, which lacks it, has not taken it: {}: {}",
+                                           decided.ToString(), lack.front()->address(), why.reason(), why.message())));
+      continue;
+    }
+    replica->state = ReplicaState::kCommitted;
+    replica->sent.version = replica->sent.flip.version = decided;
+  }
+  for (const Replica* replica : Standing()) NoteLive(*replica);
 }
 
 Status PolicyRun::WriteDown(const WeightVersion& version) const {

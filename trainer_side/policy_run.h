@@ -38,15 +38,16 @@ class PolicyRun {
   PolicyRun(std::vector<Replica>& replicas, PolicyTerms terms, bool known_run);
 
   void Run(PublishPolicy policy);
-  // A version that is decided already: sends it to those that lack it, if the source still has its bytes.
-  void Finish(const WeightVersion& decided);
+  // A version that is decided already: sends it to those that lack it, who refuse other bytes. Those that have it count
+  // as committed if the source is known to have its bytes (`has_its_bytes`), or once somebody has taken them.
+  void Finish(const WeightVersion& decided, bool has_its_bytes);
 
  private:
   void Each();
   void All();
   void Canary();
 
-  // A decision that was made before, under the same number, and not carried out everywhere.
+  // A decision that was made before, under the same number, and that somebody who stands has not carried out.
   std::optional<CommitDecision> ToFinish() const;
   // A version that was published while nobody was there is decided with the first that takes it.
   Status WriteDownLate(const WeightVersion& version, const std::string& replica) EXCLUDES(late_);

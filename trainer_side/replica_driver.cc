@@ -328,7 +328,7 @@ void ReplicaDriver::SendToReplicas(const VersionOffer& offer, bool known_run, co
                  .gate = options_.gate,
                  .clock = *options_.clock},
                 known_run);
-  again ? run.Finish(*again) : run.Run(options_.policy);
+  again ? run.Finish(*again, /*has_its_bytes=*/true) : run.Run(options_.policy);
   if (!gathered.empty()) gather_window_bytes_ = gathering_->Finish();
 }
 

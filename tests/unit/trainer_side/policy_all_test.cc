@@ -75,7 +75,8 @@ TEST_F(PolicyAllTest, ADecisionThatCannotBeWrittenDownIsAnAbortForAll) {
   for (std::size_t i = 0; i < kReplicas; ++i) {
     EXPECT_EQ(report.replicas[i].status.reason(), "journal_failed");
     EXPECT_EQ(report.replicas[i].state, ReplicaState::kAborted);
-    EXPECT_EQ(engines_[i]->account().aborts.at(0).reason(), "journal_failed");
+    ASSERT_TRUE(engines_[i]->WaitFor([](const auto& account) { return !account.aborts.empty(); }));
+    EXPECT_EQ(engines_[i]->account().aborts[0].reason(), "journal_failed");
   }
   journal_.RefuseWith(OkStatus());
   EXPECT_TRUE(Publish().AllCommitted());
@@ -258,19 +259,42 @@ TEST_F(RestartedPublisherTest, ADecisionThatSomeCarriedOutIsFinishedWithTheOther
 }
 
 TEST_F(RestartedPublisherTest, OtherBytesUnderADecidedNumberAreRefused) {
-  journal_.Set(Decided());
-  engines_[1]->SetLive(Decided().version);
+  const CommitDecision decided = Decided();
+  journal_.Set(decided);
+  engines_[1]->SetLive(decided.version);
   trainer_->Fill(99);
   MakePublisher();
 
   const PublishReport report = Publish({.number = 7});
 
-  EXPECT_TRUE(report.replicas[1].status.ok());
+  EXPECT_EQ(report.replicas[1].status.reason(), "replica_not_ready") << "it has the number, but not these bytes";
+  EXPECT_THAT(report.replicas[1].status.message(), HasSubstr("digest_mismatch"));
+  EXPECT_EQ(engines_[1]->live(), decided.version);
   for (const std::size_t other : {0, 2, 3}) {
     EXPECT_EQ(report.replicas[other].status.reason(), "digest_mismatch");
     EXPECT_EQ(report.replicas[other].state, ReplicaState::kMissed);
     EXPECT_EQ(engines_[other]->live().number, 0u);
   }
+}
+
+TEST_F(RestartedPublisherTest, WhereAllInReachHaveADecidedNumberNothingIsPublishedUnderItAgain) {
+  CommitDecision decided = Decided();
+  decided.replicas.push_back("engine-that-left");
+  journal_.Set(decided);
+  for (const auto& engine : engines_) engine->SetLive(decided.version);
+  trainer_->Fill(99);
+  MakePublisher();
+
+  const PublishReport report = Publish({.number = 7});
+
+  for (const ReplicaReport& replica : report.replicas) {
+    EXPECT_EQ(replica.status.reason(), "version_reused") << replica.address;
+    EXPECT_EQ(replica.state, ReplicaState::kAborted);
+  }
+  EXPECT_TRUE(report.version.digest.IsZero()) << "nobody has taken any bytes";
+  ExpectLive(7);
+  EXPECT_EQ(journal_.last()->version, decided.version);
+  EXPECT_TRUE(Publish().AllCommitted()) << "the next number is free";
 }
 
 TEST_F(RestartedPublisherTest, AFreshNumberIsNeverThatOfTheDecision) {
