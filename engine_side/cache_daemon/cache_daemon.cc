@@ -83,7 +83,14 @@ class Daemon final : public CacheDaemon {
     const std::vector<HistoryEntry> rows = receiver_.History();
     for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
       if (!row->committed || row->version != version) continue;
-      return row->kind == HistoryEntry::Kind::kRollback ? CacheChange::kRollback : CacheChange::kFlip;
+      switch (row->kind) {
+        case HistoryEntry::Kind::kInitial:
+          return CacheChange::kHeld;
+        case HistoryEntry::Kind::kRollback:
+          return CacheChange::kRollback;
+        case HistoryEntry::Kind::kFull:
+          return CacheChange::kFlip;
+      }
     }
     return CacheChange::kFlip;
   }

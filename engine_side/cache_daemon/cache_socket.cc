@@ -54,6 +54,7 @@ struct CacheSocket::Caller {
   bool greeted = false;
   bool wants_one = false;                       // else whatever is live, now and later
   std::shared_ptr<const VersionObject> wanted;  // that one, until it is handed out
+  std::uint64_t found = 0;                      // sequence of what was live when it came
   std::uint64_t handed_out = 0;                 // sequence
   bool reported = true;                         // on what was handed out last
   AttachedEngine shown;
@@ -166,6 +167,7 @@ Status CacheSocket::Greet(Caller& caller) {
   RETURN_IF_ERROR(caller.socket.Send(BytesOf(CacheWelcome{.outcome = ToShm(outcome),
                                                           .phase = static_cast<std::uint32_t>(options_.phase()),
                                                           .instance = options_.instance.value})));
+  if (const auto live = store_.Live()) caller.found = live->sequence;
   caller.greeted = true;
   return outcome;
 }
@@ -194,7 +196,7 @@ Status CacheSocket::HandOut(Caller& caller) {
   }
   if (!next || next->sequence == caller.handed_out) return OkStatus();
   // Whoever was not here when it became live is not to take it for a change.
-  if (caller.handed_out == 0) next->change = CacheChange::kHeld;
+  if (next->sequence == caller.found) next->change = CacheChange::kHeld;
   RETURN_IF_ERROR(SendVersion(caller.socket, *next));
   caller.handed_out = next->sequence;
   caller.reported = false;

@@ -165,6 +165,24 @@ TEST_F(HostTest, ADaemonThatIsBehindItsFleetHandsNothingOutUntilItHasCaughtUp) {
   EXPECT_EQ(Attached().attached->number, 4u);
 }
 
+// The daemon came back with its own first version, and the engine came back to it, before the fleet's publisher did.
+TEST_F(HostTest, AnEngineThatFindsADaemonBehindFollowsItToTheRunThatItIsCaughtUpWith) {
+  StartDaemon();
+  cache_->Publish(0, "base");
+  Engine engine = Attached();
+  StopDaemon();
+  StartDaemon(/*keep=*/2, [](Replica& cache) {
+    cache.Publish(0, "base");
+    cache.receiver().Require({"run", 4, {}});
+  });
+  ASSERT_TRUE(Eventually([this] { return daemon_->status().engines.size() == 1; }, Soon()));
+
+  cache_->Publish(4);
+
+  engine.replica->AwaitNumber(4);
+  EXPECT_EQ(engine.replica->live()->run, "run");
+}
+
 // C-124.
 TEST_F(HostTest, ADaemonOfAnotherModelIsRefusedAndBothAreNamed) {
   StartDaemon();
@@ -214,8 +232,14 @@ TEST_F(HostTest, AnEngineThatFlipsInPlaceRefusesTheDaemonsMemory) {
 
 TEST_F(HostTest, AnEngineMayAskForAVersionThatTheDaemonStillHolds) {
   StartDaemon(/*keep=*/2);
-  for (const std::uint64_t number : {1, 2, 3}) cache_->Publish(number);
-  ASSERT_TRUE(Eventually([this] { return daemon_->status().objects.at(0).version.number == 3; }, Soon()));
+  for (const std::uint64_t number : {1, 2, 3}) {
+    cache_->Publish(number);
+    const auto held = [&] {
+      const auto objects = daemon_->status().objects;
+      return !objects.empty() && objects[0].version.number == number;
+    };
+    ASSERT_TRUE(Eventually(held, Soon()));
+  }
 
   const Engine older = Attached({.number = 2}), gone = Attached({.number = 1});
 

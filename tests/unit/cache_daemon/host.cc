@@ -53,10 +53,11 @@ std::unique_ptr<Replica> HostTest::MakeReplica(WeightReceiverOptions options) {
   return std::make_unique<Replica>(control_, network_, fmt::format("replica-{}", ++replicas_), std::move(options));
 }
 
-void HostTest::StartDaemon(int keep) {
+void HostTest::StartDaemon(int keep, const std::function<void(Replica&)>& before_it_listens) {
   WeightReceiverOptions options;
   options.memory = {.from = &memory_, .when_reserved = true};
   cache_ = MakeReplica(std::move(options));
+  if (before_it_listens) before_it_listens(*cache_);
   auto daemon = CacheDaemon::Create({.socket = socket_, .keep = keep, .model = {.fingerprint = Fingerprint()}},
                                     cache_->receiver());
   ASSERT_TRUE(daemon.ok()) << daemon.status().ToString();

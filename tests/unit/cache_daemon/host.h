@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -63,7 +64,7 @@ class HostTest : public ::testing::Test {
   }
 
   std::unique_ptr<Replica> MakeReplica(WeightReceiverOptions options = {});
-  void StartDaemon(int keep = 2);
+  void StartDaemon(int keep = 2, const std::function<void(Replica&)>& before_it_listens = {});
   void StopDaemon() {
     daemon_.reset();
     cache_.reset();
