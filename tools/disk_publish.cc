@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/hex.h"
 #include "base/worker.h"
 #include "tools/grpc/version_load_client.h"
 #include "tools/grpc/version_status_client.h"
@@ -13,32 +14,57 @@ namespace {
 
 constexpr std::string_view kTransport = "disk";
 
-// The highest number that the engine has committed in `run`, or, without one, in the run of its live version.
-Result<std::uint64_t> HighestOf(const DiskPublish& publish, const std::string& address, Deadline deadline,
-                                const std::stop_token& stop) {
+// What a replica has live, and the highest number that it has committed in `run` or, without one, in that one's run.
+struct Standing {
+  WeightVersion live;
+  std::uint64_t highest = 0;
+};
+
+Result<WeightVersion> VersionOf(const Json& live) {
+  WeightVersion version{.run = live["run"].get<std::string>(), .number = live["version"].get<std::uint64_t>()};
+  ASSIGN_OR_RETURN(const std::vector<std::byte> digest, BytesOfHex(live["digest"].get<std::string>()));
+  if (digest.size() != version.digest.bytes.size()) return Status::DataLoss("bad_message", "live.digest");
+  std::ranges::copy(digest, version.digest.bytes.begin());
+  return version;
+}
+
+Result<Standing> StandingOf(const DiskPublish& publish, const std::string& address, Deadline deadline,
+                            const std::stop_token& stop) {
   ASSIGN_OR_RETURN(const auto client, VersionStatusClient::Connect(address, deadline, publish.security));
   ASSIGN_OR_RETURN(const Json status, client->GetStatus(deadline, stop));
   if (!status.contains("live") || status["live"].is_null()) {
     return Status::FailedPrecondition("nothing_live", "no version is live yet; give --version and --new-run --run");
   }
-  const std::string of_run = publish.run.empty() ? status["live"]["run"].get<std::string>() : publish.run;
+  Standing standing;
+  ASSIGN_OR_RETURN(standing.live, VersionOf(status["live"]));
+  const std::string of_run = publish.run.empty() ? standing.live.run : publish.run;
   ASSIGN_OR_RETURN(const std::vector<Json> rows, client->ListVersions(deadline, stop));
-  std::uint64_t highest = 0;
   for (const Json& row : rows) {
     if (row["outcome"] != "committed" || row["run"] != of_run) continue;
-    highest = std::max(highest, row["version"].get<std::uint64_t>());
+    standing.highest = std::max(standing.highest, row["version"].get<std::uint64_t>());
   }
-  return highest;
+  return standing;
 }
 
-// Asks every replica; the first that cannot be asked is `peer` of the failure.
-Outcome NextNumber(const DiskPublish& publish, Deadline deadline, const std::stop_token& stop, std::uint64_t& number) {
+// As of a version that is sent: the newest that a replica has live, and not the version that is being finished.
+void ConsiderAsBase(const WeightVersion& live, const DiskPublish& publish, std::optional<WeightVersion>& base) {
+  if (live.number == publish.version && (publish.run.empty() || live.run == publish.run)) return;
+  if (!base || (live.run == base->run && live.number > base->number)) base = live;
+}
+
+// What is left to the replicas: the number, and the base of a partial version. The first that cannot be asked is `peer`
+// of the failure.
+Outcome AskReplicas(const DiskPublish& publish, Deadline deadline, const std::stop_token& stop, DiskVersion& version) {
+  const bool is_partial = !publish.scope.empty();
+  if (publish.version && !is_partial) return {};
   for (const std::string& address : publish.to) {
-    const auto highest = HighestOf(publish, address, deadline, stop);
-    if (!highest.ok()) return {highest.status(), address, "connect"};
-    number = std::max(number, *highest + 1);
+    const auto standing = StandingOf(publish, address, deadline, stop);
+    if (!standing.ok()) return {standing.status(), address, "connect"};
+    if (!publish.version) version.number = std::max(version.number, standing->highest + 1);
+    if (is_partial) ConsiderAsBase(standing->live, publish, version.base);
   }
-  return {};
+  if (!is_partial || version.base) return {};
+  return Status::FailedPrecondition("wrong_base", "no replica has a live version that a partial one could build on");
 }
 
 ReplicaReport ReplicaOf(const std::string& address, const SendReport& report) {
@@ -53,8 +79,10 @@ ReplicaReport ReplicaOf(const std::string& address, const SendReport& report) {
   return replica;
 }
 
-PublishReport Summary(const DiskPublish& publish, const std::vector<SendReport>& reports) {
+PublishReport Summary(const DiskPublish& publish, const DiskVersion& version, const std::vector<SendReport>& reports) {
   PublishReport summary;
+  summary.scope = version.scope;
+  summary.base = version.base;
   for (std::size_t i = 0; i < reports.size(); ++i) {
     summary.replicas.push_back(ReplicaOf(publish.to[i], reports[i]));
     if (!reports[i].status.ok()) continue;
@@ -74,10 +102,10 @@ Outcome PublishFromDisk(Program& program, const DiskPublish& publish) {
                       .number = publish.version.value_or(0),
                       .run = publish.run,
                       .new_run = publish.new_run,
-                      .ignore = publish.ignore};
-  if (!publish.version) {
-    if (Outcome outcome = NextNumber(publish, deadline, stop, version.number); !outcome.status.ok()) return outcome;
-  }
+                      .ignore = publish.ignore,
+                      .scope = publish.scope,
+                      .base = std::nullopt};
+  if (Outcome outcome = AskReplicas(publish, deadline, stop, version); !outcome.status.ok()) return outcome;
   std::vector<SendReport> reports(publish.to.size());
   {
     std::vector<Worker> workers;
@@ -87,7 +115,7 @@ Outcome PublishFromDisk(Program& program, const DiskPublish& publish) {
       });
     }
   }
-  const PublishReport report = Summary(publish, reports);
+  const PublishReport report = Summary(publish, version, reports);
   if (program.out.json()) {
     program.out.PrintObject(PublishReportJson(report, kTransport));
   } else {

@@ -18,6 +18,7 @@ struct DiskPublish {
   std::string run;
   bool new_run = false;
   std::vector<std::string> ignore;
+  std::vector<std::string> scope;  // empty: all of it
   Duration deadline{};
   ClientSecurity security;
 };

@@ -20,13 +20,12 @@ const std::map<std::string, PublishPolicy>& Policies() {
 
 }  // namespace
 
-CLI::Option* AddPolicyOptions(CLI::App& app, PolicyOptions& options) {
-  CLI::Option* policy =
-      app.add_option("--policy", options.policy,
-                     "each: every replica flips when it is ready; all: none flips before all are ready; canary: one "
-                     "flips and is looked at, then the rest, or it goes back")
-          ->capture_default_str()
-          ->check(CLI::IsMember({"each", "all", "canary"}));
+void AddPolicyOptions(CLI::App& app, PolicyOptions& options) {
+  app.add_option("--policy", options.policy,
+                 "each: every replica flips when it is ready; all: none flips before all are ready; canary: one "
+                 "flips and is looked at, then the rest, or it goes back")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"each", "all", "canary"}));
   app.add_option("--journal", options.journal,
                  "file that remembers what was decided (--policy all): the same --version again finishes it")
       ->type_name("FILE");
@@ -43,7 +42,6 @@ CLI::Option* AddPolicyOptions(CLI::App& app, PolicyOptions& options) {
   app.add_option("--min-replicas", options.min_replicas, "fail at once when fewer can be reached")
       ->capture_default_str()
       ->check(AtLeast(1));
-  return policy;
 }
 
 Status ApplyPolicy(const PolicyOptions& options, bool leads, const ClientSecurity& security,

@@ -11,7 +11,6 @@
 
 namespace CLI {
 class App;
-class Option;
 }  // namespace CLI
 
 namespace bascule {
@@ -25,8 +24,7 @@ struct PolicyOptions {
   int min_replicas = 1;
 };
 
-// Gives --policy, which a publish from disk does not have.
-CLI::Option* AddPolicyOptions(CLI::App& app, PolicyOptions& options);
+void AddPolicyOptions(CLI::App& app, PolicyOptions& options);
 
 // Into `publisher`; opens the journal, which `publisher` borrows. The gate calls the canary with `security`. `leads`:
 // false for the ranks that another process leads, which decide nothing.

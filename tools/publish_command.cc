@@ -1,5 +1,6 @@
 // bascule publish: acts as a trainer whose weights are a checkpoint.
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -43,6 +44,10 @@ constexpr Duration kEndTime = std::chrono::seconds(5);      // for the other ran
 constexpr Duration kTellTime = std::chrono::seconds(2);     // for the group to notice by itself that a rank is gone
 constexpr const char* kAnyPort = "127.0.0.1:0";
 constexpr int kMaxTrainerRanks = 256;  // processes on one machine
+// What --from-disk has no use for: nobody sends, and nobody decides for all.
+constexpr std::array kOfSenders = {"--policy",     "--journal", "--sentinels",     "--sentinel-bound",
+                                   "--max-weight", "--listen",  "--min-replicas",  "--transport",
+                                   "--max-rate",   "--gather",  "--trainer-ranks", "--trainer-layout"};
 
 struct PublishOptions {
   std::string checkpoint;
@@ -314,7 +319,8 @@ Outcome PublishAsTrainer(Program& program, const PublishOptions& options, const 
 Outcome RunPublish(Program& program, const PublishOptions& options) {
   if (options.to.empty() && !options.serve) return UsageError("--to is required");
   if (options.to.empty() && options.run.empty()) return UsageError("--serve without --to needs --run");
-  if (options.to.empty() && !options.scope.empty()) return UsageError("--scope needs --to: there is nothing to build on");
+  if (options.to.empty() && !options.scope.empty())
+    return UsageError("--scope needs --to: there is nothing to build on");
   ASSIGN_OR_RETURN(const ClientSecurity security, ClientSecurityOf(options.security));
   if (!options.from_disk) return PublishAsTrainer(program, options, security);
   return PublishFromDisk(program, {.path = options.checkpoint,
@@ -323,6 +329,7 @@ Outcome RunPublish(Program& program, const PublishOptions& options) {
                                    .run = options.run,
                                    .new_run = options.new_run,
                                    .ignore = options.ignore,
+                                   .scope = options.scope,
                                    .deadline = options.deadline,
                                    .security = security});
 }
@@ -334,7 +341,7 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
   CLI::Option* run = app.add_option("--run", options.run, "default: the run of the engine's live version");
   app.add_flag("--new-run", options.new_run, "the run starts here, at any number; one that is live goes on")
       ->needs(run);
-  CLI::Option* policy = AddPolicyOptions(app, options.policy);
+  AddPolicyOptions(app, options.policy);
   CLI::Option* transport =
       app.add_option(
              "--transport", options.transport,
@@ -346,39 +353,32 @@ void AddPublishOptions(CLI::App& app, PublishOptions& options) {
   AddDevice(app, options.device, "of --transport cuda_ipc and nccl")->capture_default_str()->needs(transport);
   app.add_option("--ignore", options.ignore, "tensors that the engine need not know; '*' stands for any text")
       ->type_name("PATTERN");
-  CLI::Option* scope =
-      app.add_option(
-             "--scope", options.scope,
-             "only these tensors ('model.layers.*') are sent, all of which CHECKPOINT must have; a replica copies "
-             "the others from its live version")
-          ->type_name("PATTERN");
-  CLI::Option* max_rate = AddBytes(app, "--max-rate", options.max_rate,
-                                   "bytes a second, to all replicas together; default: as fast as it goes");
+  app.add_option(
+         "--scope", options.scope,
+         "only these tensors ('model.layers.*') are sent, or read with --from-disk, all of which CHECKPOINT must "
+         "have; a replica copies the others from its live version")
+      ->type_name("PATTERN");
+  AddBytes(app, "--max-rate", options.max_rate,
+           "bytes a second, to all replicas together; default: as fast as it goes");
   CLI::Option* ranks = AddNumber(app, "--trainer-ranks", options.trainer_ranks,
                                  "splits the checkpoint over so many processes, each of which sends its own share");
   ranks->check(CLI::Range(1, kMaxTrainerRanks));
-  CLI::Option* layout =
-      app.add_option("--trainer-layout", options.trainer_layout,
-                     "how the ranks split it: fsdp, mesh:AxB or megatron:tp=N,pp=N,ep=N, whose sizes multiply to N")
-          ->capture_default_str();
-  CLI::Option* gather =
-      app.add_flag("--gather", options.gather,
-                   "rank 0 gathers full tensors, a few at a time, and alone sends them; not each its share");
-  gather->needs(ranks);
+  app.add_option("--trainer-layout", options.trainer_layout,
+                 "how the ranks split it: fsdp, mesh:AxB or megatron:tp=N,pp=N,ep=N, whose sizes multiply to N")
+      ->capture_default_str();
+  app.add_flag("--gather", options.gather,
+               "rank 0 gathers full tensors, a few at a time, and alone sends them; not each its share")
+      ->needs(ranks);
   app.add_flag(kAsTrainerRank, options.as_trainer_rank)->group("");  // set by the process that starts the ranks
-  app.add_flag("--from-disk", options.from_disk,
-               "the replicas read CHECKPOINT themselves: a directory of their host beneath an --allow-root of theirs")
-      ->excludes(policy)
-      ->excludes(scope)
-      ->excludes(max_rate)
-      ->excludes(ranks)
-      ->excludes(gather)
-      ->excludes(layout);
   AddDuration(app, "--deadline", options.deadline, "of the whole publish");
   CLI::Option* listen = AddAddress(app, "--listen", options.listen, "serve the publisher's own status meanwhile");
   app.add_flag("--serve", options.serve,
                "stay as the source of the fleet: of replicas that join late, come back, or have missed the version")
       ->needs(listen);
+  CLI::Option* from_disk = app.add_flag("--from-disk", options.from_disk,
+                                        "each replica reads CHECKPOINT itself, a directory of its host beneath an "
+                                        "--allow-root of its own, and flips when it is ready: nothing is sent");
+  for (const char* const option : kOfSenders) from_disk->excludes(app.get_option(option));
   AddReadOptions(app, options.read);
   AddBothSecurity(app, options.security);
 }

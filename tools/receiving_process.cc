@@ -92,8 +92,8 @@ struct ReceivingProcess::Parts {
   Status MakeReceiver(const ReceivingOptions& wanted, EngineLayout layout, EngineHooks& hooks,
                       StagingThrottle* throttle);
   // The way of every version whose bytes this process reads itself.
-  SendReport Stage(const LogicalCheckpoint& checkpoint, VersionOffer offer, std::vector<std::string> ignore,
-                   Deadline deadline, std::stop_token stop);
+  SendReport Stage(const LogicalCheckpoint& checkpoint, VersionOffer offer, PlanOptions plan, Deadline deadline,
+                   std::stop_token stop);
   Result<VersionOffer> OfferOfRequest(const VersionLoadRequest& request, const LogicalCheckpoint& checkpoint) const;
   SendReport LoadFromDisk(const VersionLoadRequest& request, Deadline deadline, std::stop_token stop);
   SendReport SendToPeer(const std::string& to, Deadline deadline, std::stop_token stop);
@@ -180,15 +180,15 @@ void ReceivingProcess::Parts::ShowHealth(const std::stop_token& stop) {
   }
 }
 
-SendReport ReceivingProcess::Parts::Stage(const LogicalCheckpoint& checkpoint, VersionOffer offer,
-                                          std::vector<std::string> ignore, Deadline deadline, std::stop_token stop) {
+SendReport ReceivingProcess::Parts::Stage(const LogicalCheckpoint& checkpoint, VersionOffer offer, PlanOptions plan,
+                                          Deadline deadline, std::stop_token stop) {
   LoopbackDialer dialer(own_network);
   ConnectionOptions connection;
   connection.address = kSelf;
   connection.model = checkpoint.model();
   connection.control = &own_control;
   connection.transports = {&dialer};
-  connection.plan.ignore = std::move(ignore);
+  connection.plan = std::move(plan);
   offer.families = families;
   return PublishOnce(checkpoint.source(), std::move(connection), std::move(offer), deadline, std::move(stop));
 }
@@ -204,6 +204,7 @@ Result<VersionOffer> ReceivingProcess::Parts::OfferOfRequest(const VersionLoadRe
   offer.run = request.run.empty() ? live->run : request.run;
   offer.number = request.number;
   offer.new_run = request.new_run;
+  offer.base = request.base;
   return offer;
 }
 
@@ -219,7 +220,8 @@ SendReport ReceivingProcess::Parts::LoadFromDisk(const VersionLoadRequest& reque
   auto offer = OfferOfRequest(request, *checkpoint);
   report.status = offer.status();
   if (!report.status.ok()) return report;
-  return Stage(*checkpoint, *std::move(offer), request.ignore, deadline, std::move(stop));
+  return Stage(*checkpoint, *std::move(offer), {.ignore = request.ignore, .scope = request.scope}, deadline,
+               std::move(stop));
 }
 
 ReceivingProcess::Parts::~Parts() {

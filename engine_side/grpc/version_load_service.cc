@@ -7,16 +7,28 @@
 
 #include "bascule/v1/version_load.grpc.pb.h"
 #include "base/grpc/grpc_status.h"
+#include "bridge/session/grpc/fleet_codec_internal.h"
 #include "engine_side/grpc/caller_watch_internal.h"
 
 namespace bascule {
 namespace {
 
+Result<VersionLoadRequest> RequestOf(const v1::LoadVersionRequest& in) {
+  VersionLoadRequest request{.path = in.path(),
+                             .number = in.number(),
+                             .run = in.run(),
+                             .new_run = in.new_run(),
+                             .ignore = {in.ignore().begin(), in.ignore().end()},
+                             .scope = {in.scope().begin(), in.scope().end()},
+                             .base = std::nullopt};
+  if (!in.has_base()) return request;
+  ASSIGN_OR_RETURN(request.base, FromProto(in.base()));
+  return request;
+}
+
 void Fill(const SendReport& report, v1::LoadVersionResponse& out) {
   const FlipReport& flip = report.flip;
-  out.mutable_version()->set_run(report.version.run);
-  out.mutable_version()->set_number(report.version.number);
-  out.mutable_version()->set_digest(report.version.digest.bytes.data(), report.version.digest.bytes.size());
+  ToProto(report.version, *out.mutable_version());
   out.set_bytes(report.bytes);
   out.set_stage_ms(report.stage_ms);
   out.set_verify_ms(report.verify_ms);
@@ -38,15 +50,12 @@ class VersionLoadService::Service final : public v1::VersionLoad::Service {
 
   grpc::Status LoadVersion(grpc::ServerContext* context, const v1::LoadVersionRequest* request,
                            v1::LoadVersionResponse* out) override {
+    const Result<VersionLoadRequest> wanted = RequestOf(*request);
+    if (!wanted.ok()) return ToGrpc(wanted.status());
     const auto left = std::chrono::duration_cast<Duration>(context->deadline() - std::chrono::system_clock::now());
     const Deadline deadline = Deadline::After(Clock::Real(), std::min(left, options_.deadline));
     const CallerWatch watch(*context, stopping_.get_token());
-    const SendReport report = options_.load({.path = request->path(),
-                                             .number = request->number(),
-                                             .run = request->run(),
-                                             .new_run = request->new_run(),
-                                             .ignore = {request->ignore().begin(), request->ignore().end()}},
-                                            deadline, watch.token());
+    const SendReport report = options_.load(*wanted, deadline, watch.token());
     if (!report.status.ok()) return ToGrpc(report.status);
     Fill(report, *out);
     return grpc::Status::OK;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ struct VersionLoadRequest {
   std::string run;  // empty: the run of the live version
   bool new_run = false;
   std::vector<std::string> ignore;
+  std::vector<std::string> scope;
+  std::optional<WeightVersion> base;  // see ManifestOffer
 };
 
 struct VersionLoadOptions {

@@ -10,6 +10,7 @@ import unittest
 from bascule_program import EndToEndTest, checkpoint, run
 import digest_oracle
 import fixtures
+import safetensors_io
 from safetensors_edit import OpenTensors
 
 BYTES = 160_000_000
@@ -157,6 +158,17 @@ class LoadTest(DiskRouteTest):
         rows = self.run_ok("versions", engine.address).objects
         self.assertEqual([row["version"] for row in rows], [0, 5, 6, 1])
 
+    def test_what_only_senders_have_a_use_for_is_a_wrong_usage_and_not_ignored(self):
+        for arguments in (
+            ("--policy", "all"), ("--max-weight", 1), ("--sentinels", "file"), ("--journal", "file"), ("--min-replicas", 1),
+            ("--transport", "shm"), ("--max-rate", "1MiB"), ("--trainer-ranks", 2), ("--listen", "127.0.0.1:0"),
+            ("--serve", "--listen", "127.0.0.1:0"),
+        ):  # fmt: skip
+            with self.subTest(arguments):
+                ended = run("publish", "next", "--to", "127.0.0.1:1", "--from-disk", *arguments)
+
+                self.assertEqual(ended.code, 2, ended)
+
     def test_another_model_is_refused_and_nothing_changes(self):
         engine = self.engine()
         path = self.copy("other", source=checkpoint("qk-norm"))
@@ -174,6 +186,75 @@ class LoadTest(DiskRouteTest):
             ended = run("publish", "next", "--to", address, "--from-disk", "--version", 1)
 
         self.assertEqual(ended.code, 4, ended)
+
+
+class ScopeTest(DiskRouteTest):
+    """Of a partial version each replica reads the scope and copies the rest from what it has live."""
+
+    SCOPE = ("--scope", "model.layers.*")
+
+    def setUp(self):
+        super().setUp()
+        base, sent = (safetensors_io.read_checkpoint(checkpoint(version=version)) for version in (1, 2))
+        self.expected = self.write("whole", {n: (sent if n.startswith("model.layers.") else base)[n] for n in base})
+        self.layers = self.write("layers", {n: t for n, t in sent.items() if n.startswith("model.layers.")})
+
+    def write(self, name, tensors):
+        path = self.root / name
+        path.mkdir()
+        shutil.copy(checkpoint() / "config.json", path)
+        blocks = [(key, tensor.dtype, tensor.shape, tensor.data) for key, tensor in tensors.items()]
+        safetensors_io.write_file(path / "model.safetensors", blocks)
+        return path
+
+    def test_the_scope_is_read_and_the_engines_have_the_digest_of_the_whole(self):
+        """C-017."""
+        engines = self.engine(), self.engine("--tp", 2, "--flip", "in_place")
+        self.assert_fails(self.load(self.layers, *engines), 1, "tensor_missing")
+
+        report = self.load(self.layers, *engines, arguments=self.SCOPE)
+
+        self.assertEqual(report.code, 0, report)
+        digest = digest_oracle.version_digest(self.expected)
+        self.assertEqual((report.object["version"], report.object["version_digest"]), (1, digest))
+        self.assertEqual(report.object["scope"], ["model.layers.*"])
+        self.assertEqual(report.object["base"]["digest"], digest_oracle.version_digest(checkpoint()))
+        for engine in engines:
+            self.assertTrue(self.run_ok("verify", self.expected, engine.address).object["equal"])
+            self.assertGreater(self.run_ok("versions", engine.address).objects[-1]["carried_bytes"], 0)
+
+    def test_an_artifact_brings_its_part_in_its_own_cut(self):
+        engine = self.engine("--tp", 2)
+        self.run_ok("shard", checkpoint(version=2), "--tp", 2, "--out", self.root / "artifact")
+
+        report = self.load("artifact", engine, arguments=self.SCOPE)
+
+        self.assertEqual(report.code, 0, report)
+        self.assertTrue(self.run_ok("verify", self.expected, engine.address).object["equal"])
+
+    def test_a_replica_with_another_live_version_is_no_base_and_may_be_brought_along_later(self):
+        first, second = self.engine(), self.engine()
+        whole = self.copy("one", version=1)
+        self.assertEqual(self.load(whole, second, arguments=("--version", 5)).code, 0)
+
+        report = self.load(self.layers, first, second, arguments=(*self.SCOPE, "--version", 6))
+
+        self.assert_fails(report, 1, "wrong_base")
+        self.assertEqual([replica["state"] for replica in report.objects[0]["replicas"]], ["aborted", "committed"])
+        self.assertEqual(first.status()["live"]["version"], 0)
+        self.assertEqual(self.load(whole, first, arguments=("--version", 5)).code, 0)
+        again = self.load(self.layers, second, first, arguments=(*self.SCOPE, "--version", 6))
+        self.assertEqual([replica["state"] for replica in again.objects[0]["replicas"]], ["aborted", "committed"])
+        self.assertEqual(first.status()["live"]["digest"], second.status()["live"]["digest"])
+
+    def test_a_scope_that_matches_nothing_or_lacks_a_tensor_changes_nothing(self):
+        engine = self.engine()
+        tensors = safetensors_io.read_checkpoint(checkpoint(version=2))
+        holed = self.write("holed", {n: t for n, t in tensors.items() if not n.endswith("q_proj.weight")})
+
+        self.assert_fails(self.load(self.layers, engine, arguments=("--scope", "vision.*")), 1, "scope_matches_nothing")
+        self.assert_fails(self.load(holed, engine, arguments=self.SCOPE), 1, "tensor_missing")
+        self.assertEqual(engine.status()["live"]["version"], 0)
 
 
 class PathTest(DiskRouteTest):

@@ -94,13 +94,10 @@ class ScopeTest(EndToEndTest):
         self.assertEqual([replica["state"] for replica in ended.objects[0]["replicas"]], ["aborted", "committed"])
         self.assertEqual(ended.error["peer"], engines[0].address)
 
-    def test_a_scope_goes_with_replicas_and_with_bytes_that_are_sent(self):
-        for arguments in (
-            ("--serve", "--listen", "127.0.0.1:0", "--run", "r"),
-            ("--to", "127.0.0.1:1", "--from-disk"),
-        ):
-            with self.subTest(arguments):
-                self.assertEqual(run("publish", checkpoint(), "--scope", LAYERS, *arguments, env=self.env).code, 2)
+    def test_a_scope_needs_replicas(self):
+        arguments = ("--scope", LAYERS, "--serve", "--listen", "127.0.0.1:0", "--run", "r")
+
+        self.assertEqual(run("publish", checkpoint(), *arguments, env=self.env).code, 2)
 
     def test_a_late_engine_gets_the_whole_version_where_the_checkpoint_has_it(self):
         engine = self.start_engine(checkpoint())

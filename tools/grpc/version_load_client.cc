@@ -2,24 +2,17 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <algorithm>
-
 #include "bascule/v1/version_load.grpc.pb.h"
 #include "base/grpc/grpc_channel.h"
 #include "base/grpc/grpc_status.h"
+#include "bridge/session/grpc/fleet_codec_internal.h"
 #include "tools/interrupt.h"
 
 namespace bascule {
 namespace {
 
 Status ReadInto(const v1::LoadVersionResponse& answer, SendReport& report) {
-  report.version.run = answer.version().run();
-  report.version.number = answer.version().number();
-  if (answer.version().digest().size() != report.version.digest.bytes.size()) {
-    return Status::DataLoss("bad_message", fmt::format("a digest of {} bytes", answer.version().digest().size()));
-  }
-  const auto digest = std::as_bytes(std::span(answer.version().digest()));
-  std::copy(digest.begin(), digest.end(), report.version.digest.bytes.begin());
+  ASSIGN_OR_RETURN(report.version, FromProto(answer.version()));
   report.bytes = answer.bytes();
   report.stage_ms = answer.stage_ms();
   report.verify_ms = answer.verify_ms();
@@ -46,6 +39,8 @@ Status Call(const std::string& address, const DiskVersion& version, Deadline dea
   request.set_run(version.run);
   request.set_new_run(version.new_run);
   for (const std::string& pattern : version.ignore) request.add_ignore(pattern);
+  for (const std::string& pattern : version.scope) request.add_scope(pattern);
+  if (version.base) ToProto(*version.base, *request.mutable_base());
   v1::LoadVersionResponse answer;
   const grpc::Status status = v1::VersionLoad::NewStub(channel)->LoadVersion(&context, request, &answer);
   if (!status.ok()) return stop.stop_requested() ? InterruptedError() : FromGrpc(status);

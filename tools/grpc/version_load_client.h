@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@ struct DiskVersion {
   std::string run;  // empty: the run of the engine's live version
   bool new_run = false;
   std::vector<std::string> ignore;
+  std::vector<std::string> scope;     // empty: all of it
+  std::optional<WeightVersion> base;  // with a scope
 };
 
 // Waits until it is live, or says why it is not: the report's status.
