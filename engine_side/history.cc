@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "base/error_text.h"
+
 namespace bascule {
 namespace {
 
@@ -20,6 +22,7 @@ void History::Add(HistoryEntry row) {
     ++flip_count_;
     stall_us_max_ = std::max(stall_us_max_, row.flip_stall_us);
   }
+  row.why = WithShortText(row.why, kTextBytes);
   rows_.push_back(std::move(row));
   if (rows_.size() > kRows) rows_.pop_front();
 }

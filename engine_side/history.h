@@ -36,6 +36,7 @@ struct StallSummary {
 class History {
  public:
   static constexpr std::size_t kRows = 10'000;
+  static constexpr std::size_t kTextBytes = 1024;  // of each row's error
 
   void Add(HistoryEntry row);
   std::vector<HistoryEntry> Rows() const { return {rows_.begin(), rows_.end()}; }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error_text.h"
+
 namespace bascule {
 namespace {
 
@@ -55,10 +57,10 @@ void StatusBoard::BytesReceived(std::int64_t bytes) {
   if (status_.session) status_.session->received_bytes += bytes;
 }
 
-void StatusBoard::SessionFailed(Status why, std::optional<HistoryEntry> row) {
+void StatusBoard::SessionFailed(const Status& why, std::optional<HistoryEntry> row) {
   MutexLock lock(mu_);
   status_.session.reset();
-  status_.last_error = std::move(why);
+  status_.last_error = WithShortText(why, kTextBytes);
   if (row) {
     row->at = clock_.WallNow();
     history_.Add(*std::move(row));

@@ -30,7 +30,7 @@ class StatusBoard {
   void SessionMoved(SessionState state, const WeightVersion& version) EXCLUDES(mu_);
   void BytesReceived(std::int64_t bytes) EXCLUDES(mu_);
   // The open session is over without a flip. Without a `row` it was refused before its acceptance.
-  void SessionFailed(Status why, std::optional<HistoryEntry> row) EXCLUDES(mu_);
+  void SessionFailed(const Status& why, std::optional<HistoryEntry> row) EXCLUDES(mu_);
   // A flip or rollback has happened; a flip also ends the open session.
   void Flipped(HistoryEntry row) EXCLUDES(mu_);
   // Staleness is the highest number offered in the live run less the live number.
@@ -47,6 +47,7 @@ class StatusBoard {
 
  private:
   static constexpr std::size_t kRecent = 256;
+  static constexpr std::size_t kTextBytes = 4096;  // of the last error, in each of these
 
   void Changed() REQUIRES(mu_);
   void RequireLocked(const WeightVersion& version) REQUIRES(mu_);

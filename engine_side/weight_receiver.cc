@@ -127,10 +127,9 @@ class Receiver final : public WeightReceiver {
   }
 
   Status Serve(ControlChannel& channel) override {
-    {
-      MutexLock lock(mu_);
-      if (stopping_) return Status::Cancelled("engine_stopping", "the receiver shuts down");
-      channels_.insert(&channel);
+    if (const Status refused = Admit(channel); !refused.ok()) {
+      static_cast<void>(channel.Send(Abort{SessionId{}, refused}));
+      return refused;
     }
     const Status why = Connection(channel, parts_).Serve();
     MutexLock lock(mu_);
@@ -170,6 +169,17 @@ class Receiver final : public WeightReceiver {
   const Layout& layout() const override { return options_.layout; }
 
  private:
+  Status Admit(ControlChannel& channel) EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    if (stopping_) return Status::Cancelled("engine_stopping", "the receiver shuts down");
+    if (channels_.size() >= options_.max_connections) {
+      return Status::ResourceExhausted("too_many_callers",
+                                       fmt::format("{} publishers are connected", channels_.size()));
+    }
+    channels_.insert(&channel);
+    return OkStatus();
+  }
+
   const WeightReceiverOptions options_;
   const std::unique_ptr<const Foundation> foundation_;
   const ReceivePlan& engine_plan_;

@@ -69,7 +69,8 @@ struct WeightReceiverOptions {
   BlockCopier* copier = nullptr;   // for kInPlace; borrowed, null: memcpy, or the devices' copies
   bool full_tensors_only = false;  // from one sender, in the order of the layout; others are refused by that name
   StagingThreads staging;
-  std::int32_t max_credits = 8;  // per route
+  std::int32_t max_credits = 8;       // per route
+  std::size_t max_connections = 256;  // at a time; others are refused ("too_many_callers")
   // Listeners of the transports this engine takes, best first. Borrowed: they outlive the receiver.
   std::vector<TransportListener*> listeners;
   Duration max_session = std::chrono::minutes(30);  // bound on a deadline that a publisher asks for

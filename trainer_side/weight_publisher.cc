@@ -1,7 +1,6 @@
 #include "trainer_side/weight_publisher.h"
 
 #include <algorithm>
-#include <deque>
 #include <list>
 #include <set>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "bridge/send/weight_device.h"
 #include "trainer_side/member_driver.h"
 #include "trainer_side/pending_publish.h"
+#include "trainer_side/publish_history.h"
 #include "trainer_side/replica_driver.h"
 
 namespace bascule {
@@ -20,7 +20,6 @@ namespace {
 
 // A publish that others wait for ends by its own deadline, or soon after it is cancelled.
 constexpr Duration kLookAgain = std::chrono::seconds(1);
-constexpr std::size_t kHistoryEntries = 10'000;
 constexpr std::int64_t kMinBucketBytes = 4096;
 constexpr std::int64_t kBucketAlignment = 64;
 
@@ -150,7 +149,7 @@ class Publisher final : public WeightPublisher {
   PublisherStatus status_ GUARDED_BY(mu_);
   FleetRoster roster_ GUARDED_BY(mu_);
   bool sends_again_ GUARDED_BY(mu_) = false;  // the driver has the bytes of what the fleet has committed
-  std::deque<PublishReport> history_ GUARDED_BY(mu_);
+  PublishHistory history_ GUARDED_BY(mu_);
   std::uint64_t change_ GUARDED_BY(mu_) = 1;
   std::list<Turn> turns_ GUARDED_BY(mu_);  // oldest first; those that are over until the next begins
   Worker catch_up_worker_;
@@ -247,8 +246,9 @@ void Publisher::Record(const PublishReport& report, Turn& own) {
   MutexLock lock(mu_);
   if (!report.version.digest.IsZero()) status_.newest = report.version;
   status_.replicas = report.replicas;
-  history_.push_back(report);
-  if (history_.size() > kHistoryEntries) history_.pop_front();
+  PublishReport row = report;
+  row.at = clock_.WallNow();
+  history_.Add(std::move(row));
   NoteInRoster(report.replicas, report.version);
   // A fleet without replicas yet: who joins gets this version, if its bytes are kept.
   if (catch_up_ && report.replicas.empty() && driver_->CanSendAgain(report.version)) roster_.Commit(report.version);
@@ -394,7 +394,7 @@ PublisherStatus Publisher::status() const {
 
 std::vector<PublishReport> Publisher::History() const {
   MutexLock lock(mu_);
-  return {history_.begin(), history_.end()};
+  return history_.Reports();
 }
 
 Result<std::uint64_t> Publisher::WaitForChange(std::uint64_t seen, Deadline deadline) const {

@@ -21,6 +21,7 @@
 // Thread-safety: thread-safe; one publish at a time.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -135,9 +136,10 @@ struct PublishReport {
   WeightVersion version;                // with the digest that the senders computed
   std::vector<std::string> scope = {};  // of a partial version, as PublishRequest
   std::optional<WeightVersion> base = {};
-  std::int64_t bytes = 0;                // payload of one replica
-  std::int64_t wire_bytes = 0;           // frames sent to all replicas, resends included
-  std::int64_t gather_window_bytes = 0;  // memory that full tensors took on this rank; 0: none were gathered
+  std::chrono::system_clock::time_point at = {};  // in the history: of its end
+  std::int64_t bytes = 0;                         // payload of one replica
+  std::int64_t wire_bytes = 0;                    // frames sent to all replicas, resends included
+  std::int64_t gather_window_bytes = 0;           // memory that full tensors took on this rank; 0: none were gathered
   double packed_ms = 0;
   std::vector<ReplicaReport> replicas;
   bool AllCommitted() const;
@@ -201,7 +203,7 @@ class WeightPublisher {
   // Where rank 0 of a group listens; empty without a group and on other ranks.
   virtual std::string group_address() const = 0;
   virtual PublisherStatus status() const = 0;
-  virtual std::vector<PublishReport> History() const = 0;  // oldest first; the newest 10 000
+  virtual std::vector<PublishReport> History() const = 0;  // oldest first; see PublishHistory
   // As WeightReceiver::WaitForChange.
   virtual Result<std::uint64_t> WaitForChange(std::uint64_t seen, Deadline deadline) const = 0;
 };

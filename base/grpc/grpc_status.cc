@@ -3,7 +3,10 @@
 #include <grpcpp/support/status.h>
 
 #include <array>
+#include <string>
 #include <utility>
+
+#include "base/error_text.h"
 
 namespace bascule {
 namespace {
@@ -57,10 +60,10 @@ grpc::Status ToGrpc(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
   for (const auto& [ours, theirs] : kCodes) {
     if (ours == status.code()) {
-      return grpc::Status(theirs, status.message().substr(0, kGrpcErrorTextBytes), status.reason());
+      return grpc::Status(theirs, std::string(BeginningOf(status.message(), kGrpcErrorTextBytes)), status.reason());
     }
   }
-  return grpc::Status(grpc::UNKNOWN, status.message().substr(0, kGrpcErrorTextBytes), status.reason());
+  return grpc::Status(grpc::UNKNOWN, std::string(BeginningOf(status.message(), kGrpcErrorTextBytes)), status.reason());
 }
 
 Status FromGrpc(const grpc::Status& status) {

@@ -98,6 +98,7 @@ constexpr std::array kFailures = {
     FailureReason{kUnauthenticated, "tls_failed", "a certificate is not believed, or only one side speaks TLS"},
     FailureReason{kInvalidArgument, "token_in_the_clear", "tokens leave a host only over TLS"},
     FailureReason{kUnavailable, "too_few_replicas", "fewer replicas can be reached than have to be"},
+    FailureReason{kResourceExhausted, "too_many_callers", "as many are served already as may be at a time"},
     FailureReason{kUnimplemented, "transport_unavailable", "the engine does not take the wanted transport"},
     FailureReason{kUnauthenticated, "unauthenticated", "the call brings no token, or one that nobody knows"},
     FailureReason{kInvalidArgument, "unexpected_message", "the message has no place here, e.g. Offer before Hello"},

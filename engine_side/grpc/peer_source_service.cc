@@ -3,10 +3,10 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "bascule/v1/fleet.grpc.pb.h"
+#include "base/grpc/call_limit.h"
 #include "base/grpc/grpc_status.h"
 #include "base/net_address.h"
 #include "bridge/session/grpc/fleet_codec_internal.h"
@@ -16,22 +16,19 @@ namespace bascule {
 
 class PeerSourceService::Service final : public v1::PeerSource::Service {
  public:
-  explicit Service(PeerSourceOptions options) : options_(std::move(options)) {}
+  explicit Service(PeerSourceOptions options) : options_(std::move(options)), sending_(options_.at_once) {}
 
   void Stop() { stopping_.request_stop(); }
 
   grpc::Status SendLive(grpc::ServerContext* context, const v1::SendLiveRequest* request,
                         v1::SendLiveResponse* out) override {
     if (const auto address = NetAddress::Parse(request->to()); !address.ok()) return ToGrpc(address.status());
-    if (sending_.fetch_add(1) >= options_.at_once) {
-      --sending_;
-      return ToGrpc(Status::ResourceExhausted("peer_busy", fmt::format("it sends to {} already", options_.at_once)));
-    }
+    const CallLimit::Place place(sending_);
+    if (const Status taken = place.Taken("peer_busy"); !taken.ok()) return ToGrpc(taken);
     const auto left = std::chrono::duration_cast<Duration>(context->deadline() - std::chrono::system_clock::now());
     const Deadline deadline = Deadline::After(Clock::Real(), std::min(left, options_.deadline));
     const CallerWatch watch(*context, stopping_.get_token());
     const SendReport report = options_.send(request->to(), deadline, watch.token());
-    --sending_;
     if (!report.status.ok()) return ToGrpc(report.status);
     ToProto(report.version, *out->mutable_version());
     out->set_bytes(report.bytes);
@@ -40,7 +37,7 @@ class PeerSourceService::Service final : public v1::PeerSource::Service {
 
  private:
   const PeerSourceOptions options_;
-  std::atomic<int> sending_{0};
+  CallLimit sending_;
   std::stop_source stopping_;
 };
 

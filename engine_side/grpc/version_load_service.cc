@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bascule/v1/version_load.grpc.pb.h"
+#include "base/grpc/call_limit.h"
 #include "base/grpc/grpc_status.h"
 #include "bridge/session/grpc/fleet_codec_internal.h"
 #include "engine_side/grpc/caller_watch_internal.h"
@@ -44,12 +45,14 @@ void Fill(const SendReport& report, v1::LoadVersionResponse& out) {
 
 class VersionLoadService::Service final : public v1::VersionLoad::Service {
  public:
-  explicit Service(VersionLoadOptions options) : options_(std::move(options)) {}
+  explicit Service(VersionLoadOptions options) : options_(std::move(options)), loads_(options_.at_once) {}
 
   void Stop() { stopping_.request_stop(); }
 
   grpc::Status LoadVersion(grpc::ServerContext* context, const v1::LoadVersionRequest* request,
                            v1::LoadVersionResponse* out) override {
+    const CallLimit::Place place(loads_);
+    if (const Status taken = place.Taken(); !taken.ok()) return ToGrpc(taken);
     const Result<VersionLoadRequest> wanted = RequestOf(*request);
     if (!wanted.ok()) return ToGrpc(wanted.status());
     const auto left = std::chrono::duration_cast<Duration>(context->deadline() - std::chrono::system_clock::now());
@@ -63,6 +66,7 @@ class VersionLoadService::Service final : public v1::VersionLoad::Service {
 
  private:
   const VersionLoadOptions options_;
+  CallLimit loads_;
   std::stop_source stopping_;
 };
 

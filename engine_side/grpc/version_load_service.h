@@ -34,6 +34,7 @@ struct VersionLoadOptions {
   // Opens the directory, stages, verifies and flips. Called on a thread of the server's; `stop` is requested when the
   // caller has gone away or the engine stops.
   std::function<SendReport(const VersionLoadRequest& request, Deadline deadline, std::stop_token stop)> load;
+  int at_once = 8;                               // so many; others are refused ("too_many_callers")
   Duration deadline = std::chrono::minutes(30);  // where a caller has none, or a later one
 };
 

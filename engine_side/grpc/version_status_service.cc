@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "bascule/v1/version_status.grpc.pb.h"
+#include "base/grpc/call_limit.h"
 #include "base/grpc/grpc_status.h"
 
 namespace bascule {
@@ -17,6 +18,7 @@ namespace {
 
 // How long a watch waits before it looks whether its client is still there.
 constexpr Duration kWatchPoll = std::chrono::milliseconds(100);
+constexpr int kTensorsPerPart = 1024;  // of names to 1024 bytes: a tenth of what a message may have
 
 // What makes a new line of a watch.
 using WatchedState = std::tuple<std::optional<SessionState>, std::optional<WeightVersion>, bool>;
@@ -154,6 +156,12 @@ void Fill(const TensorSpec& spec, const TensorDigest& digest, v1::LiveTensor& ou
   for (const std::uint64_t lane : digest.lane) out.add_digest(lane);
 }
 
+// Whether it arrives the caller knows: a stream that breaks has no status.
+void WritePart(v1::DigestLiveResponse& part, grpc::ServerWriter<v1::DigestLiveResponse>& writer) {
+  writer.Write(part);
+  part.Clear();
+}
+
 // The caller's deadline, or `fallback` from now on where it has none or a later one.
 Deadline DeadlineOf(const grpc::ServerContext& context, Duration fallback) {
   const auto left = std::chrono::duration_cast<Duration>(context.deadline() - std::chrono::system_clock::now());
@@ -164,7 +172,11 @@ Deadline DeadlineOf(const grpc::ServerContext& context, Duration fallback) {
 
 class EngineVersionStatusService::Service final : public v1::VersionStatus::Service {
  public:
-  Service(WeightReceiver& receiver, VersionStatusOptions options) : receiver_(receiver), options_(std::move(options)) {}
+  Service(WeightReceiver& receiver, VersionStatusOptions options)
+      : receiver_(receiver),
+        options_(std::move(options)),
+        watchers_(options_.max_watchers),
+        digests_(options_.max_digests) {}
 
   void Stop() { stopping_ = true; }
 
@@ -177,6 +189,8 @@ class EngineVersionStatusService::Service final : public v1::VersionStatus::Serv
 
   grpc::Status WatchStatus(grpc::ServerContext* context, const v1::WatchStatusRequest*,
                            grpc::ServerWriter<v1::WatchStatusResponse>* writer) override {
+    const CallLimit::Place place(watchers_);
+    if (const Status taken = place.Taken(); !taken.ok()) return ToGrpc(taken);
     std::uint64_t seen = 0;
     std::optional<WatchedState> last;
     while (!context->IsCancelled() && !stopping_) {
@@ -201,19 +215,28 @@ class EngineVersionStatusService::Service final : public v1::VersionStatus::Serv
     return grpc::Status::OK;
   }
 
-  grpc::Status DigestLive(grpc::ServerContext*, const v1::DigestLiveRequest*, v1::DigestLiveResponse* out) override {
+  grpc::Status DigestLive(grpc::ServerContext*, const v1::DigestLiveRequest*,
+                          grpc::ServerWriter<v1::DigestLiveResponse>* writer) override {
+    const CallLimit::Place place(digests_);
+    if (const Status taken = place.Taken(); !taken.ok()) return ToGrpc(taken);
     const auto live = receiver_.DigestLive();
     if (!live.ok()) return ToGrpc(live.status());
     const std::vector<TensorSpec>& tensors = receiver_.layout().tensors;
     std::vector<std::size_t> by_name(tensors.size());
     std::iota(by_name.begin(), by_name.end(), std::size_t{0});
     std::sort(by_name.begin(), by_name.end(), [&](auto a, auto b) { return tensors[a].name < tensors[b].name; });
-    for (const std::size_t t : by_name) Fill(tensors[t], live->totals[t], *out->add_tensors());
+    v1::DigestLiveResponse part;
+    for (const std::size_t t : by_name) {
+      Fill(tensors[t], live->totals[t], *part.add_tensors());
+      if (part.tensors_size() == kTensorsPerPart) WritePart(part, *writer);
+    }
     for (const Verifier::Difference& difference : live->replica_differences) {
-      v1::ReplicaDifference& entry = *out->add_replica_differences();
+      v1::ReplicaDifference& entry = *part.add_replica_differences();
       entry.set_tensor(tensors[static_cast<std::size_t>(difference.tensor)].name);
       entry.set_what(difference.what);
+      if (part.replica_differences_size() == kTensorsPerPart) WritePart(part, *writer);
     }
+    WritePart(part, *writer);
     return grpc::Status::OK;
   }
 
@@ -245,6 +268,8 @@ class EngineVersionStatusService::Service final : public v1::VersionStatus::Serv
 
   WeightReceiver& receiver_;
   const VersionStatusOptions options_;
+  CallLimit watchers_;
+  CallLimit digests_;
   std::atomic<bool> stopping_{false};
 };
 

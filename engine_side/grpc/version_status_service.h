@@ -36,6 +36,8 @@ struct VersionStatusOptions {
   std::string model;  // as it is shown
   std::function<ServingStatus()> serving;
   Duration rollback_deadline = std::chrono::seconds(30);  // where a caller has none
+  int max_watchers = 256;  // at a time, each on a thread of the server's; others are refused ("too_many_callers")
+  int max_digests = 8;     // likewise: each reads all that is live, and holds it
 };
 
 class EngineVersionStatusService {

@@ -41,6 +41,19 @@ Result<TensorSpec> SpecOf(const v1::LiveTensor& tensor) {
                     Dims(std::span(tensor.shape().data(), static_cast<std::size_t>(tensor.shape_size())))};
 }
 
+Status AddPart(const v1::DigestLiveResponse& part, LiveDigests& live) {
+  for (const v1::LiveTensor& tensor : part.tensors()) {
+    ASSIGN_OR_RETURN(TensorSpec spec, SpecOf(tensor));
+    live.tensors.push_back(std::move(spec));
+    TensorDigest& digest = live.digests.emplace_back();
+    std::copy(tensor.digest().begin(), tensor.digest().end(), digest.lane.begin());
+  }
+  for (const v1::ReplicaDifference& difference : part.replica_differences()) {
+    live.replica_differences.push_back({difference.tensor(), difference.what()});
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 struct VersionStatusClient::Connection {
@@ -91,18 +104,17 @@ Result<std::vector<Json>> VersionStatusClient::ListVersions(Deadline deadline, s
 
 Result<LiveDigests> VersionStatusClient::DigestLive(Deadline deadline, std::stop_token stop) {
   Call call(stop, deadline);
-  v1::DigestLiveResponse answer;
-  RETURN_IF_ERROR(call.Finish(connection_->stub->DigestLive(call.context(), {}, &answer)));
+  const auto stream = connection_->stub->DigestLive(call.context(), {});
   LiveDigests live;
-  for (const v1::LiveTensor& tensor : answer.tensors()) {
-    ASSIGN_OR_RETURN(TensorSpec spec, SpecOf(tensor));
-    live.tensors.push_back(std::move(spec));
-    TensorDigest& digest = live.digests.emplace_back();
-    std::copy(tensor.digest().begin(), tensor.digest().end(), digest.lane.begin());
+  v1::DigestLiveResponse part;
+  while (stream->Read(&part)) {
+    if (const Status added = AddPart(part, live); !added.ok()) {
+      call.context()->TryCancel();
+      stream->Finish();
+      return added;
+    }
   }
-  for (const v1::ReplicaDifference& difference : answer.replica_differences()) {
-    live.replica_differences.push_back({difference.tensor(), difference.what()});
-  }
+  RETURN_IF_ERROR(call.Finish(stream->Finish()));
   return live;
 }
 

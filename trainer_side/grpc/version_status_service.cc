@@ -9,6 +9,8 @@
 #include <string>
 
 #include "bascule/v1/version_status.grpc.pb.h"
+#include "base/error_text.h"
+#include "base/grpc/call_limit.h"
 #include "base/grpc/grpc_status.h"
 
 namespace bascule {
@@ -16,6 +18,8 @@ namespace {
 
 // How long a watch waits before it looks whether its client is still there.
 constexpr Duration kWatchPoll = std::chrono::milliseconds(100);
+constexpr int kMaxWatchers = 256;                            // at a time, each on a thread of the server's
+constexpr std::size_t kErrorTextBytes = 1024;                // of each replica: a fleet's status is one message
 constexpr Duration kRollbackTime = std::chrono::minutes(5);  // where a caller has no deadline, or a later one
 
 void Fill(const WeightVersion& version, v1::VersionId& out) {
@@ -27,7 +31,7 @@ void Fill(const WeightVersion& version, v1::VersionId& out) {
 void Fill(const Status& status, v1::Failure& out) {
   out.set_code(std::string(StatusCodeName(status.code())));
   out.set_reason(status.reason());
-  out.set_message(status.message());
+  out.set_message(std::string(BeginningOf(status.message(), kErrorTextBytes)));
 }
 
 void Fill(const ReplicaReport& replica, v1::ReplicaStatus& out) {
@@ -71,6 +75,7 @@ void Fill(const PublishReport& report, v1::HistoryRow& out) {
   Fill(report.version, *out.mutable_version());
   out.set_kind("full");
   out.set_committed(report.AllCommitted());
+  out.set_at_unix_ms(std::chrono::duration_cast<std::chrono::milliseconds>(report.at.time_since_epoch()).count());
   out.set_bytes(report.bytes);
   for (const ReplicaReport& replica : report.replicas) {
     if (!replica.status.ok() && !out.has_why()) Fill(replica.status, *out.mutable_why());
@@ -99,6 +104,8 @@ class PublisherVersionStatusService::Service final : public v1::VersionStatus::S
 
   grpc::Status WatchStatus(grpc::ServerContext* context, const v1::WatchStatusRequest*,
                            grpc::ServerWriter<v1::WatchStatusResponse>* writer) override {
+    const CallLimit::Place place(watchers_);
+    if (const Status taken = place.Taken(); !taken.ok()) return ToGrpc(taken);
     std::uint64_t seen = 0;
     while (!context->IsCancelled() && !stopping_) {
       const auto mark = publisher_.WaitForChange(seen, Deadline::After(Clock::Real(), kWatchPoll));
@@ -118,7 +125,8 @@ class PublisherVersionStatusService::Service final : public v1::VersionStatus::S
     return grpc::Status::OK;
   }
 
-  grpc::Status DigestLive(grpc::ServerContext*, const v1::DigestLiveRequest*, v1::DigestLiveResponse*) override {
+  grpc::Status DigestLive(grpc::ServerContext*, const v1::DigestLiveRequest*,
+                          grpc::ServerWriter<v1::DigestLiveResponse>*) override {
     return NotAnEngine();
   }
   grpc::Status Rollback(grpc::ServerContext* context, const v1::RollbackRequest* request,
@@ -138,6 +146,7 @@ class PublisherVersionStatusService::Service final : public v1::VersionStatus::S
 
  private:
   WeightPublisher& publisher_;
+  CallLimit watchers_{kMaxWatchers};
   std::atomic<bool> stopping_{false};
 };
 

@@ -2,6 +2,7 @@
 #include <span>
 #include <utility>
 
+#include "base/error_text.h"
 #include "bridge/session/grpc/fleet_codec_internal.h"
 #include "bridge/session/grpc/session_parts_codec_internal.h"
 
@@ -9,7 +10,7 @@ namespace bascule {
 namespace {
 
 constexpr std::size_t kMaxAddressBytes = 1024;
-constexpr std::size_t kMaxTextBytes = std::size_t{64} << 10;
+constexpr std::size_t kMaxTextBytes = kMaxErrorTextBytes;
 constexpr int kMaxHolders = 64;
 // A member asks neither in a loop nor so seldom that it is taken for lost.
 constexpr Duration kShortestHeartbeat = std::chrono::milliseconds(50);
@@ -43,7 +44,7 @@ v1::JoinRequest ToProto(const FleetHeartbeat& heartbeat) {
   if (heartbeat.last_error.ok()) return proto;
   proto.mutable_last_error()->set_code(std::string(StatusCodeName(heartbeat.last_error.code())));
   proto.mutable_last_error()->set_reason(heartbeat.last_error.reason());
-  proto.mutable_last_error()->set_message(heartbeat.last_error.message().substr(0, kMaxTextBytes / 2));
+  proto.mutable_last_error()->set_message(std::string(BeginningOf(heartbeat.last_error.message(), kMaxTextBytes / 2)));
   return proto;
 }
 

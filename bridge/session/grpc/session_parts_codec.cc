@@ -2,6 +2,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/error_text.h"
 #include "bridge/session/grpc/layout_codec_internal.h"
 #include "bridge/session/grpc/session_parts_codec_internal.h"
 
@@ -9,6 +10,8 @@ namespace bascule {
 namespace {
 
 constexpr std::int64_t kMaxTimeLeftUs = std::int64_t{366} * 24 * 3600 * 1'000'000;
+
+constexpr std::size_t kMaxReasonBytes = 128;
 
 constexpr std::array kTransports = {
     std::pair{TransportKind::kLoopback, v1::TRANSPORT_LOOPBACK},
@@ -117,10 +120,11 @@ Result<double> TimeFromProto(std::string_view field, double value) {
 
 Status FailureFromProto(std::string_view field, const std::string& code, const std::string& reason,
                         const std::string& message, Status& failure) {
+  if (reason.size() > kMaxReasonBytes) return BadMessage(field, fmt::format("a reason of {} bytes", reason.size()));
   for (int number = 1; number <= static_cast<int>(StatusCode::kInternal); ++number) {
     const auto known = static_cast<StatusCode>(number);
     if (StatusCodeName(known) != code) continue;
-    failure = Status(known, reason, message);
+    failure = Status(known, reason, std::string(BeginningOf(message, kMaxErrorTextBytes)));
     return OkStatus();
   }
   return BadMessage(field, "unknown");

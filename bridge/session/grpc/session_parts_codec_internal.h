@@ -1,6 +1,7 @@
 // What several messages are made of, to protobuf and back.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -9,6 +10,8 @@
 #include "bridge/session/messages.h"
 
 namespace bascule {
+
+inline constexpr std::size_t kMaxErrorTextBytes = std::size_t{64} << 10;
 
 v1::Transport ToProto(TransportKind kind);
 void ToProto(const TransportEndpoint& endpoint, v1::Endpoint* proto);
@@ -23,7 +26,7 @@ Result<TransportEndpoint> FromProto(std::string_view field, const v1::Endpoint& 
 Result<FlipReport> FromProto(const v1::FlipReport& proto);
 Result<Duration> TimeLeftFromProto(std::string_view field, std::int64_t microseconds);  // up to a year
 Result<double> TimeFromProto(std::string_view field, double value);                     // finite, not negative
-// An error of ours that came as text, into `failure`.
+// An error of ours that came as text, into `failure`, with the first kMaxErrorTextBytes of its message.
 Status FailureFromProto(std::string_view field, const std::string& code, const std::string& reason,
                         const std::string& message, Status& failure);
 

@@ -2,10 +2,12 @@
 #include <sched.h>
 
 #include <atomic>
+#include <initializer_list>
 #include <limits>
 
 #include "base/checked_math.h"
 #include "base/clock.h"
+#include "base/error_text.h"
 #include "base/hex.h"
 #include "base/ids.h"
 #include "base/sha256.h"
@@ -39,6 +41,16 @@ TEST(StatusTest, ContextGoesBeforeTheMessageAndKeepsTheReason) {
 
   EXPECT_EQ(status.reason(), "short_header");
   EXPECT_EQ(status.message(), "bucket 7: got=3");
+}
+
+TEST(ErrorTextTest, ALongMessageKeepsItsBeginningAndNoHalfCharacter) {
+  const Status status = Status::DataLoss("reason", "aé€𝄞b");  // of 1, 2, 3, 4 and 1 bytes
+
+  for (const auto& [bytes, text] : std::initializer_list<std::pair<std::size_t, const char*>>{
+           {0, ""}, {1, "a"}, {2, "a"}, {3, "aé"}, {5, "aé"}, {6, "aé€"}, {9, "aé€"}, {10, "aé€𝄞"}, {11, "aé€𝄞b"}}) {
+    EXPECT_EQ(WithShortText(status, bytes), Status::DataLoss("reason", text)) << bytes;
+  }
+  EXPECT_TRUE(WithShortText(OkStatus(), 0).ok());
 }
 
 TEST(Sha256Test, EqualsThePublishedVectorOfFips180) {

@@ -207,6 +207,41 @@ TEST_F(RefusalTest, MessagesWithoutASessionOrFromTheWrongSideAreAnswered) {
   EXPECT_EQ(live_number(), 5u);
 }
 
+TEST_F(RefusalTest, MorePublishersThanMayBeConnectedAreRefusedAndOneThatLeavesMakesRoom) {
+  publisher_.reset();
+  Start(WeightReceiverOptions{.max_connections = 2});
+  publisher_ = WithVersionOne();
+  auto second = Greeted();
+
+  auto third = Connect();
+  EXPECT_EQ(third->Expect<Abort>().why.reason(), "too_many_callers");
+
+  publisher_->Publish(publisher_->MakeOffer(2));
+  second.reset();
+  // There is room when the engine has noticed.
+  SessionMessage answer = Abort{};
+  while (std::holds_alternative<Abort>(answer)) {
+    third = Connect();
+    static_cast<void>(third->channel().Send(Hello{.publisher = third->id(), .sender_layout = SenderLayoutForTest()}));
+    answer = third->Next();
+  }
+  EXPECT_TRUE(std::holds_alternative<HelloReply>(answer));
+  third.reset();
+}
+
+// What a publisher says of its reasons would else stay ten thousand times.
+TEST_F(RefusalTest, OfALongErrorTextAHistoryKeepsTheBeginning) {
+  const Offer offer = publisher_->MakeOffer(5);
+  publisher_->BeginSession(offer);
+
+  publisher_->Send(Abort{offer.session, Status::Cancelled("cancelled", std::string(1 << 20, 'x'))});
+  WaitUntilNoSessionIsOpen();
+
+  EXPECT_EQ(receiver_->History().back().why.reason(), "cancelled");
+  EXPECT_EQ(receiver_->History().back().why.message().size(), History::kTextBytes);
+  EXPECT_LE(receiver_->status().last_error.message().size(), 4096u);
+}
+
 TEST_F(RefusalTest, AStepOutOfOrderEndsTheSession) {
   const Offer offer = publisher_->MakeOffer(5);
   publisher_->BeginSession(offer);

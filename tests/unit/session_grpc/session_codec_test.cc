@@ -130,6 +130,17 @@ TEST(SessionCodecTest, AMessageOfTheBoundIsReadAndOneByteMoreIsNot) {
   }
 }
 
+// C-041.
+TEST(SessionCodecTest, OfALongErrorTextThe64KiBThatAreKeptAreRead) {
+  const std::string text(std::size_t{1} << 20, 'x');
+
+  const Result<SessionMessage> decoded =
+      DecodeSessionMessage(EncodeSessionMessage(Abort{SessionId{1}, Status::DataLoss("reason", text)}));
+
+  ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+  EXPECT_EQ(std::get<Abort>(*decoded).why, Status::DataLoss("reason", text.substr(0, 64 << 10)));
+}
+
 // C-007.
 TEST(SessionCodecTest, AnOfferThatDoesNotAskForItTakesNobodysPlaceAndStartsNoRun) {
   v1::SessionMessage proto;
@@ -193,6 +204,8 @@ TEST(SessionCodecTest, AFieldOutOfItsBoundsIsABadMessageThatNamesIt) {
   EXPECT_THAT(with(6, [](Message& m) { m.mutable_ready()->set_stage_ms(std::nan("")); }),
               ::testing::HasSubstr("stage_ms"));
   EXPECT_THAT(with(9, [](Message& m) { m.mutable_abort()->set_code("OK"); }), ::testing::HasSubstr("code"));
+  EXPECT_THAT(with(9, [](Message& m) { m.mutable_abort()->set_reason(std::string(129, 'r')); }),
+              ::testing::HasSubstr("reason of 129 bytes"));
   EXPECT_THAT(with(9, [](Message& m) { m.clear_body(); }), ::testing::HasSubstr("message"));
 }
 

@@ -299,6 +299,7 @@ TEST_F(WeightPublisherTest, AReplicaThatTakesOtherTypesIsRefusedAndTheFirstGoesO
 }
 
 TEST_F(WeightPublisherTest, StatusAndHistoryTellWhatBecameOfEveryPublish) {
+  const auto began = clock_.WallNow();
   AddEngine();
   MakePublisher();
   const auto mark = publisher_->WaitForChange(0, Soon());
@@ -317,6 +318,9 @@ TEST_F(WeightPublisherTest, StatusAndHistoryTellWhatBecameOfEveryPublish) {
   const std::vector<PublishReport> history = publisher_->History();
   ASSERT_THAT(history, SizeIs(2));
   EXPECT_TRUE(history[0].AllCommitted());
+  EXPECT_GE(history[0].at, began);
+  EXPECT_LE(history[0].at, history[1].at);
+  EXPECT_LE(history[1].at, clock_.WallNow());
   EXPECT_FALSE(history[1].AllCommitted());
 }
 
