@@ -108,6 +108,7 @@ void FlipGate::NoteStall(Duration stall) {
 }
 
 Result<WeightVersion> FlipGate::MakeLive(const StagedVersion& staged) {
+  if (staged.check) RETURN_IF_ERROR(staged.check());
   if (in_place_ == nullptr || !slots_.live()) {
     RETURN_IF_ERROR(CheckBudget(/*share=*/1));
     slots_.Flip(staged.slot, staged.version, staged.held);

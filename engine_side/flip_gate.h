@@ -27,6 +27,9 @@ struct StagedVersion {
   int slot = 0;
   WeightVersion version;
   HeldDigests held;
+  // Asked at the safe point, since a rollback may have come in between: may it go live where this is live? Any may
+  // where it is empty.
+  std::function<Status()> check = {};
 };
 
 class FlipGate {
@@ -38,6 +41,7 @@ class FlipGate {
 
   // Makes `staged` live; after an error its slot is reserved still. Waits for a rollback under way.
   //
+  // as staged.check
   // DeadlineExceeded "deadline"     no safe point in time; Cancelled "engine_stopping"
   // FailedPrecondition "stall_over_budget"  it would stall decoding for longer than allowed, and is refused for that,
   // or

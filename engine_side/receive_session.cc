@@ -374,7 +374,9 @@ void ReceiveSession::OnFlip(const Flip& flip) {
     refused = NextState(state_, SessionEvent::kFlip).status();
     if (refused.ok()) {
       flipping_ = true;
-      staged = {.slot = *slot_, .version = version_, .held = std::move(held_)};
+      staged = {.slot = *slot_, .version = version_, .held = std::move(held_), .check = [this] {
+                  return parts_.registry.CheckNumber(terms_.offer);
+                }};
     }
   }
   if (!refused.ok()) {

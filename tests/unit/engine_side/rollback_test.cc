@@ -65,6 +65,28 @@ TEST_F(RollbackTest, AfterARollbackAcrossRunsBothRunsMayGoOn) {
   EXPECT_EQ(receiver_->status().live->run, "run");
 }
 
+// A run may begin anew where another one is live. A rollback brings its first beginning back meanwhile.
+TEST_F(RollbackTest, I3ANumberThatARollbackBringsBackBeforeTheFlipIsReused) {
+  Start(/*slot_count=*/3);
+  auto publisher = WithVersionOne();
+  Offer other = publisher->MakeOffer(1, "other");
+  other.manifest.new_run = true;
+  publisher->Publish(other);
+  ASSERT_TRUE(receiver_->Rollback(std::nullopt, Soon()).ok());
+  Offer again = publisher->MakeOffer(1, "other");
+  again.manifest.new_run = true;
+  publisher->BeginSession(again);
+  publisher->StageAndSeal(again);
+  ASSERT_TRUE(receiver_->Rollback(std::nullopt, Soon()).ok());
+
+  publisher->Send(Flip{again.session, 0});
+
+  EXPECT_EQ(publisher->Expect<Abort>().why.reason(), "version_reused");
+  EXPECT_EQ(receiver_->status().live, publisher->VersionOf(other));
+  publisher->Publish(publisher->MakeOffer(2, "other"));
+  ExpectLiveBytesOf(2);
+}
+
 TEST_F(RollbackTest, TwoSlotsGiveTheWayBackUpWhenTheNextSessionIsAccepted) {
   auto publisher = WithVersionOne();
   publisher->Publish(publisher->MakeOffer(2));
