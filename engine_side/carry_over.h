@@ -1,14 +1,13 @@
 // Stage: staging (transport -> [staging] -> verify)
 //
-// What a partial version does not bring: copied from the live version to the slot that is staged, and digested there as
-// what a trainer sends is, so that the proof is of the whole version.
+// What a partial version does not bring: copied from the live version to the slot that is staged, beside what comes,
+// and digested there as that is, so that the proof is of the whole version.
 //
 // Thread-safety: confined to the thread that prepares the slot.
 #pragma once
 
 #include <optional>
 #include <stop_token>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -25,20 +24,21 @@ namespace bascule {
 // FailedPrecondition "wrong_base"  with both, or that nothing is live
 Status CheckBase(const std::optional<WeightVersion>& live, const WeightVersion& base);
 
+// The live version, if it is `base`.
+//
+// FailedPrecondition "wrong_base"
+Result<WeightLease> LeaseBase(WeightSlots& slots, const WeightVersion& base);
+
 // Borrowed until CarryOver returns.
 struct CarryOverTerms {
   const ReceivePlan& plan;
-  const WeightVersion& base;
-  WeightSlots& slots;
   const Staging& staging;
   Verifier& verifier;  // notes every carried part
   const StagingThreads& manners;
   Clock& clock;
 };
 
-// Leases the live version meanwhile. Gives the digests of all its tensors, in the plan's order.
-//
-// FailedPrecondition "wrong_base"; Cancelled "cancelled" (`stop`); errors of SlotWork
-Result<std::vector<TensorDigest>> CarryOver(const CarryOverTerms& terms, const std::stop_token& stop);
+// Cancelled "cancelled" (`stop`); errors of SlotWork
+Status CarryOver(const CarryOverTerms& terms, const WeightLease& base, const std::stop_token& stop);
 
 }  // namespace bascule

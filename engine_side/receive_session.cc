@@ -83,20 +83,31 @@ void ReceiveSession::Begin(std::optional<LentMemory> lent) {
 }
 
 void ReceiveSession::Prepare(std::stop_token stop) {
-  const Status status = ReserveAndFill(stop);
+  Status status = ReserveAndFill(stop);
   bool accepted = false;
   {
     MutexLock lock(mu_);
     accepted = status.ok() && Step(SessionEvent::kAccept);
     accepted_ = accepted;
-    accepted_at_ = last_bucket_at_ = parts_.clock.Now();
+    carried_ = accepted && base_.empty();
+    accepted_at_ = staged_at_ = parts_.clock.Now();
   }
   if (accepted) send_(Acceptance());
+  if (accepted) status = CarryOverBase(stop);
+  base_ = {};  // whoever waits for its slot waits no longer
+  std::optional<ManifestSeal> seal;
   {
     MutexLock lock(mu_);
+    carried_ = carried_ || (accepted && status.ok());
+    if (carried_) seal = std::exchange(early_seal_, std::nullopt);
+    if (seal) status = Sealed(*seal);
     WorkDone();
   }
-  if (!status.ok()) End(EventOf(status), status);
+  if (!status.ok()) {
+    End(EventOf(status), status);
+  } else if (seal) {
+    Verify(*seal);
+  }
 }
 
 Status ReceiveSession::ReserveAndFill(std::stop_token stop) {
@@ -111,27 +122,31 @@ Status ReceiveSession::ReserveAndFill(std::stop_token stop) {
   verifier_.emplace(*terms_.plan, parts_.slots.layout(), staging_->memory(), parts_.slots.work());
   if (shows_lent) return OkStatus();
   RETURN_IF_ERROR(staging_->FillPadding());
-  return terms_.offer.manifest.base ? CarryOverBase(stop) : OkStatus();
-}
-
-Status ReceiveSession::CarryOverBase(const std::stop_token& stop) {
-  ASSIGN_OR_RETURN(base_, CarryOver({.plan = *terms_.plan,
-                                     .base = *terms_.offer.manifest.base,
-                                     .slots = parts_.slots,
-                                     .staging = *staging_,
-                                     .verifier = *verifier_,
-                                     .manners = parts_.options.staging,
-                                     .clock = parts_.clock},
-                                    stop));
-  CHECK(base_.size() == terms_.plan->plan.tensors.size());
+  if (!terms_.offer.manifest.base) return OkStatus();
+  ASSIGN_OR_RETURN(base_, LeaseBase(parts_.slots, *terms_.offer.manifest.base));
   return OkStatus();
 }
 
 Accept ReceiveSession::Acceptance() const {
   Accept accept{terms_.offer.session};
   if (base_.empty()) return accept;
-  for (const std::size_t tensor : terms_.plan->manifest_order) accept.base.push_back(base_[tensor]);
+  const std::vector<TensorDigest>& digests = base_.held().totals;
+  CHECK(digests.size() == terms_.plan->plan.tensors.size());
+  for (const std::size_t tensor : terms_.plan->manifest_order) accept.base.push_back(digests[tensor]);
   return accept;
+}
+
+Status ReceiveSession::CarryOverBase(const std::stop_token& stop) {
+  if (base_.empty()) return OkStatus();
+  RETURN_IF_ERROR(CarryOver({.plan = *terms_.plan,
+                             .staging = *staging_,
+                             .verifier = *verifier_,
+                             .manners = parts_.options.staging,
+                             .clock = parts_.clock},
+                            base_, stop));
+  MutexLock lock(mu_);
+  staged_at_ = parts_.clock.Now();
+  return OkStatus();
 }
 
 void ReceiveSession::OnLent() {
@@ -282,7 +297,7 @@ void ReceiveSession::CountGood(const Bucket& bucket, std::uint32_t number) {
   std::int64_t bytes = 0;
   for (const Slice& slice : bucket.slices) bytes += slice.payload_bytes;
   received_bytes_ += bytes;
-  last_bucket_at_ = parts_.clock.Now();
+  staged_at_ = parts_.clock.Now();
   parts_.board.BytesReceived(bytes);
 }
 
@@ -292,13 +307,11 @@ void ReceiveSession::OnSeal(const Seal& seal) {
   {
     MutexLock lock(mu_);
     if (IsOver(state_)) return;
-    if (coverage_.complete() || state_ != SessionState::kReceiving) {
-      version_.digest = seal.manifest.version_digest;
-      if (Step(SessionEvent::kSeal)) {
-        ++working_;
-      } else {
-        abort = NextState(state_, SessionEvent::kSeal).status();
-      }
+    if (Staged() || state_ != SessionState::kReceiving) {
+      abort = Sealed(seal.manifest);
+    } else if (coverage_.complete()) {
+      early_seal_ = seal.manifest;
+      return;
     } else if (!missing_sent_) {
       CHECK(Step(SessionEvent::kSealIncomplete));
       missing_sent_ = true;
@@ -318,6 +331,14 @@ void ReceiveSession::OnSeal(const Seal& seal) {
   }
 }
 
+// The caller's work then ends in Verify.
+Status ReceiveSession::Sealed(const ManifestSeal& seal) {
+  version_.digest = seal.version_digest;
+  if (!Step(SessionEvent::kSeal)) return NextState(state_, SessionEvent::kSeal).status();
+  ++working_;
+  return OkStatus();
+}
+
 void ReceiveSession::Verify(const ManifestSeal& seal) {
   const TimePoint start = parts_.clock.Now();
   const Status proof = Prove(seal);
@@ -328,7 +349,7 @@ void ReceiveSession::Verify(const ManifestSeal& seal) {
     verify_ms_ = MsOf(parts_.clock.Now() - start);
     WorkDone();
     ready.verify_ms = verify_ms_;
-    ready.stage_ms = MsOf(last_bucket_at_ - accepted_at_);
+    ready.stage_ms = MsOf(staged_at_ - accepted_at_);
     verified = proof.ok() && Step(SessionEvent::kVerified);
   }
   if (verified) send_(ready);
@@ -473,14 +494,16 @@ HistoryEntry ReceiveSession::Row() const {
   row.version = version_;
   row.bytes = received_bytes_;
   row.carried_bytes = terms_.plan->carried_bytes;
-  row.stage_ms = MsOf(last_bucket_at_ - accepted_at_);
+  row.stage_ms = MsOf(staged_at_ - accepted_at_);
   row.verify_ms = verify_ms_;
   return row;
 }
 
 std::string ReceiveSession::Progress() const {
-  return fmt::format("{} {}, {} of {} buckets", version_.ToString(), SessionStateName(state_),
-                     coverage_.arrived_count(), coverage_.bucket_count());
+  const bool carries = state_ == SessionState::kReceiving && !carried_;
+  return fmt::format("{} {}, {} of {} buckets{}", version_.ToString(), SessionStateName(state_),
+                     coverage_.arrived_count(), coverage_.bucket_count(),
+                     carries ? ", and its base is still being copied" : "");
 }
 
 }  // namespace bascule

@@ -5,7 +5,8 @@
 // it: its connection, a route, its deadline, or a newer session.
 //
 // Thread-safety: thread-safe. Buckets come on the threads of their routes, messages on the connection's; the session
-// prepares its slot on a thread of its own, so that both stay free to hear of an abort.
+// prepares its slot on a thread of its own, so that both stay free to hear of an abort; what a partial version leaves
+// out is copied there too, beside the buckets that come.
 #pragma once
 
 #include <cstddef>
@@ -75,7 +76,7 @@ class ReceiveSession {
  private:
   void Prepare(std::stop_token stop) EXCLUDES(mu_);
   Status ReserveAndFill(std::stop_token stop) EXCLUDES(mu_);
-  Status CarryOverBase(const std::stop_token& stop);
+  Status CarryOverBase(const std::stop_token& stop) EXCLUDES(mu_);
   Accept Acceptance() const;
   // A slot on a device gets a copy of what is lent; one in host memory is that memory.
   bool CopiesLent() const { return lent_ && !parts_.slots.work().OnHost(); }
@@ -89,6 +90,8 @@ class ReceiveSession {
   BucketVerdict Conclude(const BucketHeader& header, const Status& damage) EXCLUDES(mu_);
   void CountGood(const Bucket& bucket, std::uint32_t number) REQUIRES(mu_);
 
+  bool Staged() const REQUIRES(mu_) { return coverage_.complete() && carried_; }
+  Status Sealed(const ManifestSeal& seal) REQUIRES(mu_);
   void Verify(const ManifestSeal& seal) EXCLUDES(mu_);
   Status Prove(const ManifestSeal& seal) EXCLUDES(mu_);
   Result<HeldDigests> ProveReceived(const ManifestSeal& seal) const;
@@ -116,10 +119,12 @@ class ReceiveSession {
   CoverageLedger coverage_ GUARDED_BY(mu_);
   int unreadable_frames_ GUARDED_BY(mu_) = 0;
   bool accepted_ GUARDED_BY(mu_) = false;
+  bool carried_ GUARDED_BY(mu_) = false;                    // what the scope leaves out is there, or there is no scope
+  std::optional<ManifestSeal> early_seal_ GUARDED_BY(mu_);  // that waits for that
   bool missing_sent_ GUARDED_BY(mu_) = false;
   std::int64_t received_bytes_ GUARDED_BY(mu_) = 0;
   TimePoint accepted_at_ GUARDED_BY(mu_);
-  TimePoint last_bucket_at_ GUARDED_BY(mu_);
+  TimePoint staged_at_ GUARDED_BY(mu_);  // as far as it is
   double verify_ms_ GUARDED_BY(mu_) = 0;
   HeldDigests held_ GUARDED_BY(mu_);  // once proven
 
@@ -127,7 +132,7 @@ class ReceiveSession {
   std::optional<LentMemory> lent_;  // without its memory, once the slot has it or a copy of it
   std::optional<Staging> staging_;
   std::optional<Verifier> verifier_;
-  std::vector<TensorDigest> base_;  // per plan tensor; empty without a base
+  WeightLease base_;  // the preparer's, until it has been carried over; empty without one
   Worker preparer_;
 };
 

@@ -1,7 +1,11 @@
 // Versions of which only a declared scope is sent: the engine carries the rest over from the version that it has.
 #include <gmock/gmock.h>
+#include <pthread.h>
 
+#include <array>
 #include <cstring>
+#include <string_view>
+#include <thread>
 
 #include "tests/unit/engine_side/receiver_fixture.h"
 
@@ -227,6 +231,121 @@ TEST_F(PartialVersionTest, AFlipInPlaceBringsTheWholeVersionAndItsWayBack) {
   EXPECT_EQ(receiver_->AcquireLive().Tensor(0, 0).data(), address);
   ASSERT_TRUE(receiver_->Rollback(std::nullopt, Soon()).ok());
   ExpectLiveBytesOf(1);
+}
+
+// The fixture's clock, by which the thread that prepares a slot needs a millisecond for whatever it does.
+class SlowPreparerClock final : public Clock {
+ public:
+  explicit SlowPreparerClock(FakeClock& clock) : clock_(clock) {}
+  TimePoint Now() override {
+    std::array<char, 16> name{};
+    pthread_getname_np(pthread_self(), name.data(), name.size());
+    if (name.data() == std::string_view("session")) clock_.Advance(std::chrono::milliseconds(1));
+    return clock_.Now();
+  }
+  std::chrono::system_clock::time_point WallNow() override { return clock_.WallNow(); }
+  bool WaitUntil(CondVar& cond, Mutex& mu, TimePoint until) override REQUIRES(mu) {
+    return clock_.WaitUntil(cond, mu, until);
+  }
+
+ private:
+  FakeClock& clock_;
+};
+
+// The base is copied as slowly as decode steps want it: it pauses after each part until the test moves the time.
+class SlowCarryOverTest : public PartialVersionTest {
+ protected:
+  SlowCarryOverTest() {
+    throttle_.StepTook(/*rows=*/1, std::chrono::milliseconds(1));
+    Start(WeightReceiverOptions{.staging = {.throttle = &throttle_}, .clock = &slow_});
+  }
+  ~SlowCarryOverTest() override { Stop(); }
+
+  // All that is sent is there, and the copy is not.
+  void StageBesideTheCopy(ScriptedPublisher& publisher, const Offer& offer) {
+    publisher.BeginSession(offer);
+    publisher.SendAllBuckets(offer);
+    const ReceiverStatus status = receiver_->status();
+    EXPECT_EQ(status.session->state, SessionState::kReceiving);
+    EXPECT_EQ(status.session->received_bytes, status.session->total_bytes);
+  }
+  // The next message, for which the time moves on.
+  SessionMessage NextInTime(ScriptedPublisher& publisher) {
+    while (true) {
+      Result<SessionMessage> message = publisher.channel().Receive(Deadline::After(clock_, Duration::zero()));
+      if (message.ok()) return *std::move(message);
+      if (message.status().code() != StatusCode::kDeadlineExceeded) return Abort{SessionId{}, message.status()};
+      clock_.Advance(std::chrono::milliseconds(1));
+      std::this_thread::yield();
+    }
+  }
+
+  FakeClock standing_;
+  StagingThrottle throttle_{/*slowdown=*/1.01, standing_};
+  SlowPreparerClock slow_{clock_};
+};
+
+TEST_F(SlowCarryOverTest, BucketsComeBesideTheCopyAndTheSealWaitsForIt) {
+  auto publisher = OverVersionOne(kAandN);
+  const Offer offer = publisher->MakePartialOffer(2, Live());
+  StageBesideTheCopy(*publisher, offer);
+
+  publisher->Send(Seal{offer.session, publisher->SealOf(offer)});
+
+  const SessionMessage answer = NextInTime(*publisher);
+  ASSERT_TRUE(std::holds_alternative<Ready>(answer)) << MessageName(answer);
+  EXPECT_GE(std::get<Ready>(answer).stage_ms, 9.0) << "the pause after a part, at the least";
+  publisher->FlipNow(offer);
+  ExpectLiveBytes(2, {2, 1, 2, 1});
+}
+
+TEST_F(SlowCarryOverTest, LiveMemoryThatHasChangedIsFoundWhicheverThreadProves) {
+  auto publisher = OverVersionOne(kAandN);
+  SpoilLive(/*rank=*/1, /*tensor=*/2);
+  const Offer offer = publisher->MakePartialOffer(2, Live());
+  StageBesideTheCopy(*publisher, offer);
+
+  publisher->Send(Seal{offer.session, publisher->SealOf(offer)});
+
+  const SessionMessage answer = NextInTime(*publisher);
+  ASSERT_TRUE(std::holds_alternative<Abort>(answer)) << MessageName(answer);
+  EXPECT_EQ(std::get<Abort>(answer).why.reason(), "digest_mismatch");
+  EXPECT_EQ(live_number(), 1u);
+  WaitUntilNoSessionIsOpen();
+}
+
+TEST_F(SlowCarryOverTest, WhatIsMissingIsNamedWhileTheCopyGoesOn) {
+  auto publisher = OverVersionOne(kAandN);
+  const Offer offer = publisher->MakePartialOffer(2, Live());
+  publisher->BeginSession(offer);
+
+  publisher->Send(Seal{offer.session, publisher->SealOf(offer)});
+
+  EXPECT_EQ(publisher->Expect<Missing>().buckets.size(), publisher->plan().buckets.size());
+  publisher->SendAllBuckets(offer);
+  publisher->Send(Seal{offer.session, publisher->SealOf(offer)});
+  EXPECT_TRUE(std::holds_alternative<Ready>(NextInTime(*publisher)));
+}
+
+TEST_F(SlowCarryOverTest, AnAbortEndsTheCopyAtOnceAndLetsGoOfTheBase) {
+  auto publisher = OverVersionOne(kAandN);
+  for (std::uint64_t number = 2; number <= 3; ++number) {
+    const Offer offer = publisher->MakePartialOffer(number, Live());
+    StageBesideTheCopy(*publisher, offer);
+    if (number == 3) publisher->Send(Seal{offer.session, publisher->SealOf(offer)});
+    publisher->Send(Abort{offer.session, Status::Cancelled("cancelled", "by the test")});
+
+    const Status why = publisher->Expect<Abort>().why;
+
+    EXPECT_EQ(why.reason(), "cancelled");
+    EXPECT_THAT(why.message(), HasSubstr("its base is still being copied"));
+    WaitUntilNoSessionIsOpen();
+    ExpectLiveBytesOf(1);
+  }
+  auto whole = Greeted();
+  whole->Publish(whole->MakeOffer(4));
+  whole->Publish(whole->MakeOffer(5));  // into the slot that was the base
+  ExpectLiveBytesOf(5);
 }
 
 TEST_F(PartialVersionTest, WhoLeavesAfterTheCarryOverLeavesTheLiveVersionAndTheSlot) {

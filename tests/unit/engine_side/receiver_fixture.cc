@@ -89,7 +89,7 @@ void ReceiverTest::Start(WeightReceiverOptions options) {
   options.model = "TestModel layers=1";
   options.layout = EngineLayoutForTest();
   options.listeners = {transport_.get()};
-  options.clock = &clock_;
+  if (options.clock == &Clock::Real()) options.clock = &clock_;
   receiver_ = *WeightReceiver::Create(std::move(options), hooks_);
   hooks_.live = [this]() -> std::optional<WeightVersion> {
     const WeightLease lease = receiver_->AcquireLive();
