@@ -7,13 +7,11 @@
 #include "engine_side/cache_daemon/frozen_memory.h"
 #include "engine_side/engine_hooks.h"
 #include "tools/command.h"
-#include "tools/dtype_option.h"
 #include "tools/engine_membership.h"
 #include "tools/model_origin.h"
 #include "tools/options.h"
-#include "tools/read_option.h"
 #include "tools/receiving_process.h"
-#include "tools/security_options.h"
+#include "tools/start_options.h"
 
 namespace bascule {
 namespace {
@@ -21,26 +19,16 @@ namespace {
 constexpr int kMostVersions = 64;
 
 struct DaemonOptions {
-  std::string checkpoint;
+  StartOptions start;
+  ReceivingOptions process;
   std::string socket;
   int keep = 2;
   bool empty = false;
-  ReceivingOptions process;
-  MembershipOptions membership;
-  ReadOptions read;
-  std::string run = "checkpoint";
-  std::uint64_t version = 0;
-  Duration load_deadline = std::chrono::minutes(30);
-  std::optional<int> tensor_parallel;
-  SecurityOptions security;
 };
 
 Result<ReceivingOptions> ProcessOf(const DaemonOptions& options, const LogicalCheckpoint& checkpoint) {
   ReceivingOptions process = options.process;
-  ASSIGN_OR_RETURN(process.security, ServerSecurityOf(options.security));
-  ASSIGN_OR_RETURN(process.peers, ClientSecurityOf(options.security));
-  process.parallel = ParallelWanted(checkpoint, options.tensor_parallel);
-  process.read = options.read;
+  RETURN_IF_ERROR(Apply(options.start, checkpoint, process));
   process.slot_memory = {.from = &FreezableMemory(), .when_reserved = true};
   process.slot_count = options.keep > 1 ? 3 : 2;  // one fills, one is live, one is the way back
   return process;
@@ -92,7 +80,8 @@ Status AwaitFirst(WeightReceiver& receiver, const std::stop_token& stop) {
 }
 
 Outcome RunDaemon(Program& program, const DaemonOptions& options) {
-  ASSIGN_OR_RETURN(auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
+  const StartOptions& start = options.start;
+  ASSIGN_OR_RETURN(auto checkpoint, LogicalCheckpoint::Open(start.checkpoint, start.read));
   ASSIGN_OR_RETURN(const ReceivingOptions process, ProcessOf(options, checkpoint));
   ASSIGN_OR_RETURN(ModelCut cut, CutOf(checkpoint, process.parallel, process.dtype));
   CacheDaemonOptions cache{.socket = std::filesystem::absolute(options.socket).string(), .keep = options.keep};
@@ -105,14 +94,14 @@ Outcome RunDaemon(Program& program, const DaemonOptions& options) {
   SaySocket(program.out, cache.socket, daemon->status().instance);
   RETURN_IF_ERROR(receiving->Serve([daemon] { return ServingStatus{.cache = daemon->status()}; }));
   program.out.PrintListening(receiving->address());
-  const Deadline deadline = Deadline::After(Clock::Real(), options.load_deadline);
-  EngineMembership membership(options.membership, *receiving, process.peers);
+  const Deadline deadline = Deadline::After(Clock::Real(), start.load_deadline);
+  EngineMembership membership(start.membership, *receiving, process.peers);
   const std::stop_token stop = program.interrupt.token();
   const Status begun = membership.Begin(
       [&] {
         if (options.empty) return AwaitFirst(receiving->receiver(), stop);
-        const auto loaded = receiving->Load(checkpoint, options.run, options.version, deadline, stop);
-        return loaded.status().WithContext(options.checkpoint);
+        const auto loaded = receiving->Load(checkpoint, start.run, start.version, deadline, stop);
+        return loaded.status().WithContext(start.checkpoint);
       },
       deadline, stop);
   if (program.interrupt.requested()) return program.interrupt.StopStatusOfServer();
@@ -124,38 +113,17 @@ Outcome RunDaemon(Program& program, const DaemonOptions& options) {
 }
 
 void AddDaemonOptions(CLI::App& app, DaemonOptions& options) {
-  options.process.listen = "127.0.0.1:0";
-  app.add_option("checkpoint", options.checkpoint,
-                 "a checkpoint (config.json and *.safetensors) or an artifact: the model, and its first version")
-      ->required();
+  AddServing(app, options.start, options.process);
   app.add_option("--socket", options.socket,
                  "where engines of this host come (engine --from-daemon); others may not write in its directory")
       ->required()
       ->type_name("PATH");
-  AddTensorParallel(app, options.tensor_parallel);
-  AddDType(app, options.process.dtype, "of the weights in memory");
-  AddAddress(app, "--listen", options.process.listen,
-             "where publishers and operators come; port 0 takes a free one, which is printed")
-      ->capture_default_str();
   app.add_option("--keep", options.keep,
                  "versions held: the live one and those before it. Memory is for one more, which is being received")
       ->capture_default_str()
       ->check(CLI::Range(1, kMostVersions));
   app.add_flag("--empty", options.empty, "load nothing: the first version is the one that a publisher brings");
-  app.add_option("--allow-root", options.process.allow_roots,
-                 "directory beneath which peers may have versions loaded (publish --from-disk); may be repeated")
-      ->type_name("DIR");
-  AddNumber(app, "--version", options.version, "number of the checkpoint's version");
-  app.add_option("--run", options.run, "run of the checkpoint's version")->capture_default_str();
-  AddAddress(app, "--from-peer", options.membership.from_peer,
-             "take the first version from this running engine, which sends what it has live, instead of the files");
-  AddAddress(app, "--join", options.membership.join,
-             "be in the fleet of this publisher (publish --serve): it brings what its fleet has committed");
-  AddAddress(app, "--advertise", options.membership.advertise,
-             "with --join and --from-peer: where others reach this daemon; default: where it listens");
-  AddDuration(app, "--load-deadline", options.load_deadline, "by when the first version is live");
-  AddReadOptions(app, options.read);
-  AddBothSecurity(app, options.security);
+  AddFirstVersion(app, options.start, options.process, "daemon");
 }
 
 }  // namespace

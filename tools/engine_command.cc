@@ -11,14 +11,11 @@
 
 #include "device/communicator.h"
 #include "tools/command.h"
-#include "tools/dtype_option.h"
-#include "tools/engine_cut.h"
 #include "tools/engine_membership.h"
 #include "tools/engine_process.h"
 #include "tools/kv_option.h"
 #include "tools/options.h"
-#include "tools/read_option.h"
-#include "tools/security_options.h"
+#include "tools/start_options.h"
 
 namespace bascule {
 namespace {
@@ -26,21 +23,14 @@ namespace {
 constexpr int kMaxThreads = 256;
 
 struct EngineOptions {
-  std::string checkpoint;
+  StartOptions start;
   EngineProcessOptions process;
-  MembershipOptions membership;
-  ReadOptions read;
   std::string flip = "shadow";
   std::string over_budget = "postpone";
   std::string daemon_check = "full";
   std::string numerics = "exact";
   std::string device = "cpu";
   std::string transport = "auto";
-  std::string run = "checkpoint";
-  std::uint64_t version = 0;
-  Duration load_deadline = std::chrono::minutes(30);
-  std::optional<int> tensor_parallel;
-  SecurityOptions security;
 };
 
 constexpr std::string_view kCuda = "cuda:";
@@ -90,7 +80,7 @@ void SayReady(Output& out, const std::string& device, const WeightVersion& versi
 }
 
 MembershipOptions MembershipOf(const EngineOptions& options) {
-  MembershipOptions membership = options.membership;
+  MembershipOptions membership = options.start.membership;
   membership.check_daemon = options.daemon_check == "full";
   if (!membership.from_daemon.empty()) {
     membership.from_daemon = std::filesystem::absolute(membership.from_daemon).string();
@@ -111,35 +101,32 @@ Result<std::optional<TransportKind>> TransportOf(const EngineOptions& options) {
 }
 
 Outcome RunEngine(Program& program, const EngineOptions& options) {
-  ASSIGN_OR_RETURN(ServerSecurity security, ServerSecurityOf(options.security));
-  ASSIGN_OR_RETURN(auto checkpoint, LogicalCheckpoint::Open(options.checkpoint, options.read));
+  const StartOptions& start = options.start;
+  ASSIGN_OR_RETURN(auto checkpoint, LogicalCheckpoint::Open(start.checkpoint, start.read));
   EngineProcessOptions process = options.process;
+  RETURN_IF_ERROR(Apply(start, checkpoint, process));
   ASSIGN_OR_RETURN(process.transport, TransportOf(options));
   if (const std::vector<int> ordinals = OrdinalsOf(options.device).value_or(std::vector<int>()); !ordinals.empty()) {
     ASSIGN_OR_RETURN(process.decode_devices, DecodeDevices::Open(ordinals));
     process.devices = process.decode_devices.devices;
   }
-  process.parallel = ParallelWanted(checkpoint, options.tensor_parallel);
-  process.read = options.read;
-  process.security = std::move(security);
-  ASSIGN_OR_RETURN(process.peers, ClientSecurityOf(options.security));
   process.flip = options.flip == "in_place" ? FlipMode::kInPlace : FlipMode::kShadow;
   process.fast_numerics = options.numerics == "fast";
   process.stall_budget.refuse = options.over_budget == "refuse";
   // What a daemon lends needs no memory of this process; on a device it is copied.
   process.slot_memory.when_reserved =
-      !options.membership.from_daemon.empty() && process.flip == FlipMode::kShadow && process.devices.empty();
+      !start.membership.from_daemon.empty() && process.flip == FlipMode::kShadow && process.devices.empty();
   ASSIGN_OR_RETURN(const auto engine_process, EngineProcess::Start(process, checkpoint));
   ReceivingProcess* const engine = &engine_process->receiving();
   program.out.PrintListening(engine->address());
   Clock& clock = Clock::Real();
   const TimePoint began = clock.Now();
-  const Deadline deadline = Deadline::After(clock, options.load_deadline);
+  const Deadline deadline = Deadline::After(clock, start.load_deadline);
   EngineMembership membership(MembershipOf(options), *engine, process.peers);
   const Status begun = membership.Begin(
       [&] {
-        const auto loaded = engine->Load(checkpoint, options.run, options.version, deadline, program.interrupt.token());
-        return loaded.status().WithContext(options.checkpoint);
+        const auto loaded = engine->Load(checkpoint, start.run, start.version, deadline, program.interrupt.token());
+        return loaded.status().WithContext(start.checkpoint);
       },
       deadline, program.interrupt.token());
   if (program.interrupt.requested()) return program.interrupt.StopStatusOfServer();
@@ -152,13 +139,9 @@ Outcome RunEngine(Program& program, const EngineOptions& options) {
 
 void AddEngineOptions(CLI::App& app, EngineOptions& options) {
   EngineProcessOptions& process = options.process;
-  process.listen = "127.0.0.1:0";
+  MembershipOptions& membership = options.start.membership;
   process.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, 16U));
-  app.add_option("checkpoint", options.checkpoint, "a checkpoint (config.json and *.safetensors) or an artifact")
-      ->required();
-  AddTensorParallel(app, options.tensor_parallel);
-  AddAddress(app, "--listen", process.listen, "where to serve; port 0 takes a free one, which is printed")
-      ->capture_default_str();
+  AddServing(app, options.start, process);
   app.add_option("--flip", options.flip,
                  "how a version becomes live: shadow exchanges slots, in_place copies and keeps every address")
       ->capture_default_str()
@@ -210,7 +193,6 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
       ->check(CLI::Range(2, 3));
   app.add_flag("--full-tensors", process.full_tensors,
                "takes versions from one sender that has every tensor whole: trainers of several ranks gather");
-  AddDType(app, process.dtype, "of the weights in memory");
   app.add_option("--threads", process.threads, "that compute, for all engine ranks together")
       ->capture_default_str()
       ->check(CLI::Range(1, kMaxThreads));
@@ -223,13 +205,8 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
   app.add_option("--max-waiting", process.max_waiting, "requests that wait for their turn; further ones are refused")
       ->capture_default_str()
       ->check(AtLeast(1));
-  app.add_option("--allow-root", process.allow_roots,
-                 "directory beneath which peers may have versions loaded (publish --from-disk); may be repeated")
-      ->type_name("DIR");
-  AddNumber(app, "--version", options.version, "number of the checkpoint's version");
-  app.add_option("--run", options.run, "run of the checkpoint's version")->capture_default_str();
   auto* const from_daemon =
-      app.add_option("--from-daemon", options.membership.from_daemon,
+      app.add_option("--from-daemon", membership.from_daemon,
                      "map the first version, and those that follow, from the cache daemon that listens at this socket; "
                      "where there is no such file the checkpoint is loaded")
           ->type_name("PATH");
@@ -239,22 +216,14 @@ void AddEngineOptions(CLI::App& app, EngineOptions& options) {
       ->capture_default_str()
       ->check(CLI::IsMember({"full", "recorded"}))
       ->needs(from_daemon);
-  app.add_flag("!--no-follow", options.membership.follow_daemon,
+  app.add_flag("!--no-follow", membership.follow_daemon,
                "with --from-daemon: take the first version from there, and later ones from publishers only")
       ->needs(from_daemon);
-  AddNumber(app, "--daemon-version", options.membership.daemon_version,
+  AddNumber(app, "--daemon-version", membership.daemon_version,
             "with --from-daemon: that version, and no later one; default: what is live there, now and later")
       ->needs(from_daemon);
-  AddAddress(app, "--from-peer", options.membership.from_peer,
-             "take the first version from this running engine, which sends what it has live, instead of the files")
-      ->excludes(from_daemon);
-  AddAddress(app, "--join", options.membership.join,
-             "be in the fleet of this publisher (publish --serve): it brings what its fleet has committed");
-  AddAddress(app, "--advertise", options.membership.advertise,
-             "with --join and --from-peer: where others reach this engine; default: where it listens");
-  AddDuration(app, "--load-deadline", options.load_deadline, "by when the first version is live");
-  AddReadOptions(app, options.read);
-  AddBothSecurity(app, options.security);
+  AddFirstVersion(app, options.start, process, "engine");
+  app.get_option("--from-peer")->excludes(from_daemon);
 }
 
 }  // namespace
