@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <list>
 #include <utility>
 
 #include "base/log.h"
@@ -13,6 +12,7 @@
 #include "engine_side/decode/host_decoder.h"
 #include "engine_side/decode/kv_cache.h"
 #include "engine_side/decode/options_check.h"
+#include "engine_side/decode/safe_points.h"
 #include "engine_side/decode/scheduler.h"
 #include "engine_side/decode/step_weights.h"
 
@@ -84,26 +84,16 @@ class Engine final : public DecodeEngine {
   KvReport InvalidateKv(const WeightVersion& live) override;
 
  private:
-  // A caller of RunAtSafePoint; lives on its stack.
-  struct SafePointCall {
-    std::uint64_t at_step = 0;
-    const std::function<void()>* critical = nullptr;
-    enum class State { kWaiting, kRunning, kDone } state = State::kWaiting;
-    TimePoint begin;
-    SafePoint result;
-  };
-
   void Run();
   bool AwaitWork() EXCLUDES(mu_);
   void RunStep() EXCLUDES(mu_);
   Result<Decoder::Draws> Compute(Scheduler::Step step);
   void FailStep(const Status& why, std::vector<Delivery>& deliveries) REQUIRES(mu_);
   void Deliver(const std::vector<Delivery>& deliveries) EXCLUDES(mu_);
-  SafePointCall* DueCall() REQUIRES(mu_);
-  void RunCritical(SafePointCall& call) REQUIRES(mu_);
-  void NoteStepBegan(TimePoint due) REQUIRES(mu_);
-  void FinishStalled(TimePoint until) REQUIRES(mu_);
-  bool Idle() const REQUIRES(mu_) { return !stepping_ && !critical_running_ && !scheduler_.HasWork(clock_.Now()); }
+  void RunCritical(SafePoints::Call& call) REQUIRES(mu_);
+  bool Idle() const REQUIRES(mu_) {
+    return !stepping_ && !safe_points_.critical_running() && !scheduler_.HasWork(clock_.Now());
+  }
 
   Clock& clock_;
   CacheRegistry* const caches_;  // may be null
@@ -120,13 +110,10 @@ class Engine final : public DecodeEngine {
   mutable Mutex mu_;  // Never held across a forward pass, a critical section or a call to a sink.
   CondVar changed_;
   Scheduler scheduler_ GUARDED_BY(mu_);
-  std::list<SafePointCall*> calls_ GUARDED_BY(mu_);      // in state kWaiting
-  std::vector<SafePointCall*> stalled_ GUARDED_BY(mu_);  // kRunning, until the next step begins
-  Duration beginning_ GUARDED_BY(mu_){};                 // that a step takes without a flip
+  SafePoints safe_points_ GUARDED_BY(mu_);
   bool started_ GUARDED_BY(mu_) = false;
   bool stopping_ GUARDED_BY(mu_) = false;
-  bool stepping_ GUARDED_BY(mu_) = false;          // between AwaitWork and the end of the step
-  bool critical_running_ GUARDED_BY(mu_) = false;  // no step begins and no other critical section
+  bool stepping_ GUARDED_BY(mu_) = false;  // between AwaitWork and the end of the step
   std::uint64_t steps_ GUARDED_BY(mu_) = 0;
   std::uint64_t last_id_ GUARDED_BY(mu_) = 0;
   Status broken_ GUARDED_BY(mu_);  // Decoder::health
@@ -203,7 +190,8 @@ void Engine::Run() {
   {
     MutexLock lock(mu_);
     scheduler_.FinishAll(FinishReason::kCancelled, Status::Cancelled("engine_stopping"), deliveries);
-    FinishStalled(clock_.Now());
+    safe_points_.DecodingEnded(clock_.Now());
+    changed_.NotifyAll();
   }
   Deliver(deliveries);
 }
@@ -212,9 +200,9 @@ void Engine::Run() {
 bool Engine::AwaitWork() {
   MutexLock lock(mu_);
   while (!stopping_) {
-    if (SafePointCall* call = DueCall()) {
+    if (SafePoints::Call* call = safe_points_.Due(steps_, Idle())) {
       RunCritical(*call);
-    } else if (scheduler_.HasWork(clock_.Now()) && !critical_running_) {
+    } else if (scheduler_.HasWork(clock_.Now()) && !safe_points_.critical_running()) {
       stepping_ = true;
       return true;
     } else {
@@ -237,7 +225,7 @@ void Engine::RunStep() {
     } else {
       scheduler_.FinishAll(FinishReason::kFailed, Status::Unavailable("nothing_live"), deliveries);
     }
-    NoteStepBegan(due);
+    if (safe_points_.StepBegan(due, clock_.Now())) changed_.NotifyAll();
   }
   weights.reset();  // the step holds it as long as it computes with it
   const TimePoint began = clock_.Now();
@@ -303,19 +291,19 @@ Result<SafePoint> Engine::RunAtSafePoint(std::uint64_t at_step, const std::funct
                                          Deadline deadline) {
   MutexLock lock(mu_);
   if (stopping_) return Status::Cancelled("engine_stopping");
-  SafePointCall call{.at_step = at_step, .critical = &critical, .result = {}};
-  calls_.push_back(&call);
+  SafePoints::Call call{.at_step = at_step, .critical = &critical, .result = {}};
+  safe_points_.Add(call);
   changed_.NotifyAll();
-  while (call.state != SafePointCall::State::kDone) {
-    const bool waiting = call.state == SafePointCall::State::kWaiting;
+  while (call.state != SafePoints::Call::State::kDone) {
+    const bool waiting = call.state == SafePoints::Call::State::kWaiting;
     if (waiting && stopping_) {
-      calls_.remove(&call);
+      safe_points_.Remove(call);
       return Status::Cancelled("engine_stopping");
     }
     if (waiting && Idle()) {
       RunCritical(call);  // nothing decodes: no need to wait for the scheduler to wake
     } else if (waiting && deadline.Passed(clock_)) {
-      calls_.remove(&call);
+      safe_points_.Remove(call);
       return Status::DeadlineExceeded("deadline", fmt::format("at_step={} next_step={}", at_step, steps_));
     } else {
       // Once it runs it is short, and its end is waited for.
@@ -325,51 +313,12 @@ Result<SafePoint> Engine::RunAtSafePoint(std::uint64_t at_step, const std::funct
   return call.result;
 }
 
-Engine::SafePointCall* Engine::DueCall() {
-  if (critical_running_) return nullptr;
-  for (SafePointCall* call : calls_) {
-    if (Idle() || call->at_step <= steps_) return call;
-  }
-  return nullptr;
-}
-
-void Engine::RunCritical(SafePointCall& call) {
-  calls_.remove(&call);
-  call.state = SafePointCall::State::kRunning;
-  critical_running_ = true;
-  const bool decoding = scheduler_.running() > 0;
-  call.begin = clock_.Now();
+void Engine::RunCritical(SafePoints::Call& call) {
+  safe_points_.Begin(call, /*decoding=*/scheduler_.running() > 0, clock_.Now());
   mu_.Unlock();
   (*call.critical)();
   mu_.Lock();
-  call.result.next_step = steps_;
-  critical_running_ = false;
-  if (decoding) {
-    call.result.stall = clock_.Now() - call.begin;
-    stalled_.push_back(&call);
-  } else {
-    call.state = SafePointCall::State::kDone;
-  }
-  changed_.NotifyAll();
-}
-
-// A step that was due at `due` computes from now on.
-void Engine::NoteStepBegan(TimePoint due) {
-  const TimePoint now = clock_.Now();
-  if (stalled_.empty()) {
-    beginning_ += (now - due - beginning_) / 8;
-  } else {
-    FinishStalled(now - beginning_);
-  }
-}
-
-// Decoding stood still until `until`, or at least as long as the critical section took.
-void Engine::FinishStalled(TimePoint until) {
-  for (SafePointCall* call : stalled_) {
-    call->result.stall = std::max(call->result.stall, until - call->begin);
-    call->state = SafePointCall::State::kDone;
-  }
-  stalled_.clear();
+  safe_points_.End(call, steps_, clock_.Now());
   changed_.NotifyAll();
 }
 
