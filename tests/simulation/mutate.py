@@ -49,7 +49,7 @@ MUTANTS = {
           "  const Committed committed{.session = session_, .report = {.version = report_.version}};\n")]),
     "skip_coverage": (
         "engine_side/receive_session.cc", "does not ask whether every bucket is here, and believes the seal",
-        [("if (coverage_.complete() || state_ != SessionState::kReceiving) {", "if (true) {"),
+        [("if (Staged() || state_ != SessionState::kReceiving) {", "if (true) {"),
          ("if (!lent_ || lent_->check || CopiesLent()) {", "if (lent_ && lent_->check) {")]),
     "skip_undo": (
         "engine_side/in_place_flip.cc", "serves a mix after a flip in place that failed half-way",
