@@ -52,25 +52,18 @@ Status SessionRegistry::CheckTurn(const ReceiveSession& session) const {
 
 Status SessionRegistry::Open(const std::shared_ptr<ReceiveSession>& session) {
   while (true) {
-    std::shared_ptr<ReceiveSession> older, ending;
+    std::shared_ptr<ReceiveSession> older;
     {
       MutexLock lock(mu_);
-      if (open_ != nullptr && open_->ended()) {
-        ending = open_;
-      } else {
-        RETURN_IF_ERROR(CheckNumberLocked(session->terms().offer));
-        RETURN_IF_ERROR(CheckTurn(*session));
-        if (open_ == nullptr) {
-          open_ = session;
-          opened_at_ = clock_.Now();
-          return OkStatus();
-        }
-        older = open_;
+      RETURN_IF_ERROR(AwaitClosed(session->terms().deadline));
+      RETURN_IF_ERROR(CheckNumberLocked(session->terms().offer));
+      RETURN_IF_ERROR(CheckTurn(*session));
+      if (open_ == nullptr) {
+        open_ = session;
+        opened_at_ = clock_.Now();
+        return OkStatus();
       }
-    }
-    if (ending != nullptr) {  // whoever saw in the status that it is over may come at once: no reason to be refused
-      if (ending->AwaitOver(session->terms().deadline)) continue;
-      return Status::Unavailable("publisher_busy", "the session before has ended but cannot tell its publisher");
+      older = open_;
     }
     const Status why = Status::Aborted(
         "fenced", fmt::format("session {} of publisher {} replaces it", session->terms().offer.session.ToString(),
@@ -84,10 +77,21 @@ Status SessionRegistry::Open(const std::shared_ptr<ReceiveSession>& session) {
   }
 }
 
+// Whoever saw in the status that a session is over may come at once: no reason to be refused.
+Status SessionRegistry::AwaitClosed(Deadline deadline) {
+  while (open_ != nullptr && open_->ended()) {
+    if (clock_.WaitUntil(closed_, mu_, deadline.point()) || open_ == nullptr || !open_->ended()) continue;
+    return Status::Unavailable("publisher_busy", "the session before has ended but cannot tell its publisher");
+  }
+  return OkStatus();
+}
+
 void SessionRegistry::Close(const ReceiveSession& session) {
   std::shared_ptr<ReceiveSession> closed;  // let go outside the lock
   MutexLock lock(mu_);
-  if (open_.get() == &session) closed = std::move(open_);
+  if (open_.get() != &session) return;
+  closed = std::move(open_);
+  closed_.NotifyAll();
 }
 
 void SessionRegistry::Fence(InstanceId publisher, std::uint64_t term) {

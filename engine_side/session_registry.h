@@ -45,6 +45,8 @@ class SessionRegistry {
   std::uint64_t HighestNumber(const std::string& run) const EXCLUDES(mu_);
 
  private:
+  // Until the open session, where it has ended, is closed.
+  Status AwaitClosed(Deadline deadline) REQUIRES(mu_);
   Status CheckTurn(const ReceiveSession& session) const REQUIRES(mu_);
   Status CheckNumberLocked(const Offer& offer) const REQUIRES(mu_);
   void Fence(InstanceId publisher, std::uint64_t term) EXCLUDES(mu_);
@@ -52,6 +54,7 @@ class SessionRegistry {
   const WeightSlots& slots_;
   Clock& clock_;
   mutable Mutex mu_;  // Taken before a session's own; not held while a session ends.
+  CondVar closed_;
   std::shared_ptr<ReceiveSession> open_ GUARDED_BY(mu_);  // shared with its connection
   TimePoint opened_at_ GUARDED_BY(mu_);
   std::map<InstanceId, std::uint64_t> fenced_terms_ GUARDED_BY(mu_);
