@@ -1,4 +1,6 @@
 // Files that hold secrets: tokens and private keys.
+//
+// Thread-safety: thread-safe.
 #pragma once
 
 #include <string>

@@ -6,10 +6,21 @@
 namespace bascule {
 namespace {
 
-constexpr std::array<std::string_view, 15> kNames = {
-    "OK",           "CANCELLED",           "INVALID_ARGUMENT",    "NOT_FOUND",   "ALREADY_EXISTS",
-    "PERMISSION_DENIED", "UNAUTHENTICATED", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED", "UNAVAILABLE",
-    "DEADLINE_EXCEEDED", "ABORTED",         "DATA_LOSS",           "UNIMPLEMENTED",      "INTERNAL"};
+constexpr std::array<std::string_view, 15> kNames = {"OK",
+                                                     "CANCELLED",
+                                                     "INVALID_ARGUMENT",
+                                                     "NOT_FOUND",
+                                                     "ALREADY_EXISTS",
+                                                     "PERMISSION_DENIED",
+                                                     "UNAUTHENTICATED",
+                                                     "FAILED_PRECONDITION",
+                                                     "RESOURCE_EXHAUSTED",
+                                                     "UNAVAILABLE",
+                                                     "DEADLINE_EXCEEDED",
+                                                     "ABORTED",
+                                                     "DATA_LOSS",
+                                                     "UNIMPLEMENTED",
+                                                     "INTERNAL"};
 
 }  // namespace
 
@@ -20,9 +31,9 @@ Status::Status(StatusCode code, std::string_view reason, std::string message)
   CHECK(code != StatusCode::kOk);
 }
 
-#define BASCULE_DEFINE_STATUS(Name)                                            \
-  Status Status::Name(std::string_view reason, std::string message) {          \
-    return Status(StatusCode::k##Name, reason, std::move(message));            \
+#define BASCULE_DEFINE_STATUS(Name)                                   \
+  Status Status::Name(std::string_view reason, std::string message) { \
+    return Status(StatusCode::k##Name, reason, std::move(message));   \
   }
 BASCULE_DEFINE_STATUS(Cancelled)
 BASCULE_DEFINE_STATUS(InvalidArgument)

@@ -1,4 +1,6 @@
 // The benchmarks of an engine that decodes, as the registry lists them.
+//
+// Thread-safety: confined to one thread; a benchmark wants the machine to itself.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,6 @@
 // The benchmark of the planner, as the registry lists it.
+//
+// Thread-safety: confined to one thread; a benchmark wants the machine to itself.
 #pragma once
 
 #include <vector>

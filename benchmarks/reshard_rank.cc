@@ -37,8 +37,8 @@ Result<TensorSource> SourceOf(const Layout& part, const std::byte* weights) {
 
 }  // namespace
 
-Result<std::unique_ptr<ReshardRank>> ReshardRank::Create(const ModelConfig& config, TrainerGroup group,
-                                                         Sending sending, const std::string& replica) {
+Result<std::unique_ptr<ReshardRank>> ReshardRank::Create(const ModelConfig& config, TrainerGroup group, Sending sending,
+                                                         const std::string& replica) {
   std::unique_ptr<ReshardRank> rank(new ReshardRank());
   ASSIGN_OR_RETURN(const Layout layout,
                    MakeTrainerLayout("fsdp", group.world_size, LogicalTensors(config, DType::kBf16), &config));

@@ -66,8 +66,8 @@ Status ShardedTrainer::Start() {
 }
 
 Status ShardedTrainer::Lead(const std::string& replica) {
-  ASSIGN_OR_RETURN(leader_, ReshardRank::Create(config_, {.world_size = ranks_, .leader = "127.0.0.1:0"}, sending_,
-                                                replica));
+  ASSIGN_OR_RETURN(leader_,
+                   ReshardRank::Create(config_, {.world_size = ranks_, .leader = "127.0.0.1:0"}, sending_, replica));
   for (const auto& member : members_) RETURN_IF_ERROR(member->link().Send(leader_->group_address()));
   return OkStatus();
 }

@@ -1,4 +1,6 @@
 // The benchmarks of whole publishes, as the registry lists them: between two processes, and to a whole fleet in one.
+//
+// Thread-safety: confined to one thread; a benchmark wants the machine to itself.
 #pragma once
 
 #include <vector>

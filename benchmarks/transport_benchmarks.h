@@ -1,4 +1,6 @@
 // The benchmarks of moving frames; registry.cc names them.
+//
+// Thread-safety: confined to one thread; a benchmark wants the machine to itself.
 #pragma once
 
 #include <vector>

@@ -4,6 +4,8 @@
 //   read    large sequential reads through the page cache: best on network mounts, where a mapping asks page by page
 //   direct  reads past the page cache (O_DIRECT), several in flight: best for files that would not fit into it
 //   auto    one of these, by file system, size and free memory; the log says which and why
+//
+// Thread-safety: thread-compatible (values); the functions are thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,7 @@
 // Do an artifact's files hold what its manifest says? Their bytes are read as an engine reads its memory, through the
 // manifest's map, and compared with its digests.
+//
+// Thread-safety: thread-safe.
 #pragma once
 
 #include <string>

@@ -1,4 +1,6 @@
 // The gate of `publish --policy canary`: asks the canary for the log-probabilities of sentinel prompts.
+//
+// Thread-safety: thread-safe.
 #pragma once
 
 #include <vector>

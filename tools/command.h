@@ -1,4 +1,6 @@
 // One file a command: each registers its options and gives what runs when the command was chosen. main.cc wires them.
+//
+// Thread-safety: confined to the main thread.
 #pragma once
 
 #include <functional>

@@ -4,6 +4,8 @@
 //   listen = "127.0.0.1:7000"
 //   [publish]
 //   to = ["127.0.0.1:7000"]
+//
+// Thread-safety: confined to the main thread.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,4 +1,6 @@
 // --device, as several commands have it: which GPU of this machine.
+//
+// Thread-safety: confined to the main thread.
 #pragma once
 
 #include <CLI/CLI.hpp>

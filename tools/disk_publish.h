@@ -1,4 +1,6 @@
 // publish --from-disk: engines read the version themselves, from a directory of their own host.
+//
+// Thread-safety: confined to the main thread.
 #pragma once
 
 #include <cstdint>

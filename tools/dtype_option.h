@@ -1,4 +1,6 @@
 // --dtype keep|bf16|fp32, as several commands have it.
+//
+// Thread-safety: confined to the main thread.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -15,15 +15,15 @@
 namespace bascule {
 
 struct EngineProcessOptions : ReceivingOptions {
-  int threads = 2;            // of all ranks together
+  int threads = 2;            // that compute, of all ranks together
   std::int64_t kv_pages = 0;  // 0: the decoder's default
   std::int32_t max_running = 64;
   std::int32_t max_waiting = 4096;
   KvPolicy kv_policy = KvPolicy::kRecompute;  // of requests that name none
   double staging_slowdown = 1.25;             // of decode steps, to which staging is held; 0: it never pauses
   std::vector<int> decode_cores;
-  bool fast_numerics =
-      false;  // products of many rows by a library: kernels/fast_gemm.h; on devices, rounded activations
+  // Products of many rows by a library (kernels/fast_gemm.h); on devices, of rounded activations.
+  bool fast_numerics = false;
   DecodeDevices decode_devices;  // one a rank, with the slots in their memory; none: processors
 };
 

@@ -1,4 +1,6 @@
 // --kv recompute|drain|keep|abort, as several commands have it.
+//
+// Thread-safety: confined to the main thread.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,5 +1,7 @@
 // Typed options on CLI11: each checks its text while the command line is read, so that a typo is wrong usage (exit code
 // 2) before anything starts. Targets outlive the parse.
+//
+// Thread-safety: confined to the main thread.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,4 +1,6 @@
 // What every command needs that asks a running engine or publisher.
+//
+// Thread-safety: confined to the main thread.
 #pragma once
 
 #include <memory>

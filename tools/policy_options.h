@@ -1,4 +1,6 @@
 // The options of `publish` that say when replicas flip and who has a say in it.
+//
+// Thread-safety: confined to the main thread.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,6 @@
 // What became of a publish, as JSON and for people.
+//
+// Thread-safety: thread-safe (pure functions).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -1,4 +1,6 @@
 // --read STRATEGY and --drop-cache, as every command has them that reads a checkpoint.
+//
+// Thread-safety: confined to the main thread.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -38,8 +38,9 @@ Status RollBack(Program& program, const RollbackOptions& options, VersionStatusC
 }  // namespace
 
 Command RollbackCommand(CLI::App& parent) {
-  CLI::App* app = AddSubcommand(parent, "rollback", "Flips an engine, or every replica of a publisher, back to the kept version.",
-                                "bascule rollback 127.0.0.1:7000 --to 6");
+  CLI::App* app =
+      AddSubcommand(parent, "rollback", "Flips an engine, or every replica of a publisher, back to the kept version.",
+                    "bascule rollback 127.0.0.1:7000 --to 6");
   auto options = std::make_shared<RollbackOptions>();
   AddPeerOptions(*app, options->peer);
   AddNumber(*app, "--to", options->to, "fail unless this is the kept version's number");

@@ -1,10 +1,11 @@
 // How a command proves who it is and whom it believes: the same options, variables and files for every command that
 // talks to others.
 //
-//   --tls-ca, --tls-cert, --tls-key, --tls-server-name   of whoever calls; also BASCULE_TLS_CA, _CERT, _KEY,
-//   _SERVER_NAME
+//   --tls-ca, --tls-cert, --tls-key, --tls-server-name   of whoever calls; also BASCULE_TLS_CA, _CERT, _KEY, ...
 //   --tls-cert, --tls-key, --tls-client-ca, --token-file of whoever is called
 //   BASCULE_TOKEN                                        what a caller sends; never an option: `ps` shows those
+//
+// Thread-safety: confined to the main thread.
 #pragma once
 
 #include <string>

@@ -1,4 +1,6 @@
 // Version status for people: the same facts as the JSON, as a few lines.
+//
+// Thread-safety: thread-safe (pure functions).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

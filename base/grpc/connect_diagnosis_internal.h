@@ -1,4 +1,6 @@
 // Why a channel did not come about, told apart where gRPC has one word for all: the same connection once more, by hand.
+//
+// Thread-safety: thread-safe.
 #pragma once
 
 #include "base/clock.h"

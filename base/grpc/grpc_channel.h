@@ -1,5 +1,7 @@
 // Client channels as all of Bascule uses them: no proxy from the environment, a connection of its own (a failed attempt
 // of one channel never delays another), messages up to the bound that servers share.
+//
+// Thread-safety: thread-safe.
 #pragma once
 
 #include <memory>
@@ -23,7 +25,7 @@ inline constexpr int kGrpcKeepaliveTimeoutMs = 10'000;
 // The largest message either side takes; what may be larger travels in pieces.
 inline constexpr int kGrpcMessageBytes = 16 << 20;
 
-// Thread-safety of a channel: thread-safe. Shared: gRPC's stubs want it so.
+// Shared: gRPC's stubs want it so.
 //
 // InvalidArgument "bad_address" | "bad_token"
 // InvalidArgument "token_in_the_clear"  a token, no TLS, and an address of another host

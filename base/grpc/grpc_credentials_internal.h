@@ -1,5 +1,7 @@
 // TLS and tokens as gRPC's credentials. gRPC takes tokens only over what it calls secure: TLS, or a connection that it
 // sees not to leave the host; so tokens never travel in the clear from one host to another.
+//
+// Thread-safety: thread-safe (pure functions).
 #pragma once
 
 #include <memory>

@@ -29,11 +29,10 @@ Status CheckThreads(int count) {
   return status;
 }
 
-// Whoever destroys gRPC's last object waits for its threads, and one of them polls a connection with unsent bytes for as
-// long as TCP tries to send them: minutes, when a wire is pulled. So there is no last object before the process ends.
-void KeepGrpcUp() {
-  [[maybe_unused]] static const bool up = (grpc_init(), true);
-}
+// Whoever destroys gRPC's last object waits for its threads, and one of them polls a connection with unsent bytes for
+// as long as TCP tries to send them: minutes, when a wire is pulled. So there is no last object before the process
+// ends.
+void KeepGrpcUp() { [[maybe_unused]] static const bool up = (grpc_init(), true); }
 
 }  // namespace
 

@@ -1,5 +1,7 @@
 // What gRPC ends the process for when it does not get it: descriptors for its wake-ups, threads for its servers. That
 // they can be had is looked at before it starts, where somebody can still be told.
+//
+// Thread-safety: thread-safe.
 #pragma once
 
 #include "base/status.h"

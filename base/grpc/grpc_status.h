@@ -1,5 +1,7 @@
 // Our Status at the gRPC edge: the code has its twin, the reason travels in the details, the message is cut so that the
 // trailers stay below gRPC's limit. A handler returns errors this way and never throws.
+//
+// Thread-safety: thread-safe (pure functions).
 #pragma once
 
 #include "base/status.h"

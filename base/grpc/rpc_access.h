@@ -1,5 +1,7 @@
 // Which role an RPC asks for: what its .proto says beside it (bascule/v1/access.proto), and of gRPC's own services
 // (health, reflection) the role `read`.
+//
+// Thread-safety: thread-safe.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,6 @@
 // The TCP sockets of a gRPC server.
+//
+// Thread-safety: thread-compatible.
 #pragma once
 
 #include <cstdint>

@@ -176,10 +176,10 @@ class DecodeEngine : public EngineHooks {
 
   // `sink` is kept until OnFinish has returned.
   //
-  // InvalidArgument   "bad_request"   empty prompt, token outside the vocabulary, more tokens than the model's
-  // positions,
-  //                                   nothing to generate, sampling options outside their bounds
-  // ResourceExhausted "queue_full" | "request_too_large" (more KV pages than there are)
+  // InvalidArgument   "bad_request"         empty prompt, token outside the vocabulary, more tokens than the model has
+  //                                         positions, nothing to generate, sampling options outside their bounds
+  // ResourceExhausted "queue_full"          the client's share of the queue is full
+  // ResourceExhausted "request_too_large"   more KV pages than there are
   // FailedPrecondition "drain_needs_shadow"  flips are in place
   // Unavailable       "nothing_live" | "engine_stopping"; the reason for which a device was given up
   virtual Result<std::uint64_t> Submit(GenerateRequest request, std::shared_ptr<GenerateSink> sink) = 0;

@@ -62,8 +62,8 @@ bool Scheduler::TooStale(const Request& request, const WeightVersion& live) {
   return request.policy == KvPolicy::kKeep && request.kv.cached() > 0 && old(request.kv.epoch());
 }
 
-// What a flip decided is carried out, outside of its critical section: requests give their pages back, and hold no entry
-// of the old version from here on. Those that start again go before all that wait, in their order.
+// What a flip decided is carried out, outside of its critical section: requests give their pages back, and hold no
+// entry of the old version from here on. Those that start again go before all that wait, in their order.
 void Scheduler::SettleFlip() {
   if (!std::exchange(unsettled_, false)) return;
   for (const auto& request : running_) request->kv.Settle();

@@ -1,4 +1,6 @@
 // One table a file: each is defined in the file of its name and listed in registry.cc.
+//
+// Thread-safety: thread-safe (constants).
 #pragma once
 
 #include "model/architecture.h"

@@ -3,7 +3,6 @@
 // Thread-safety: thread-safe.
 #pragma once
 
-
 #include "base/clock.h"
 
 namespace bascule {

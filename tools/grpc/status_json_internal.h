@@ -1,4 +1,6 @@
 // Status messages as the program's JSON.
+//
+// Thread-safety: thread-safe (pure functions).
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -132,7 +132,7 @@ LoopbackControl::~LoopbackControl() {
 }
 
 Result<std::unique_ptr<ControlHost::Listener>> LoopbackControl::Listen(const std::string& address,
-                                                                           ControlHandler handler) {
+                                                                       ControlHandler handler) {
   MutexLock lock(mu_);
   if (listeners_.contains(address)) return Status::FailedPrecondition("address_in_use", address);
   auto listener = std::make_unique<HandlerThreads>(*this, address, std::move(handler));

@@ -1,4 +1,6 @@
 // A request for tokens as it came over the wire.
+//
+// Thread-safety: thread-safe (a pure function).
 #pragma once
 
 #include <string>

@@ -36,8 +36,8 @@ TEST_F(YourEngineTest, AFlipHasItsGapNotBeforeTheStepThatItNames) {
   ASSERT_TRUE(now.ok());
   const std::uint64_t wanted = now->next_step + 100'000;
 
-  const auto point =
-      engine_.RunAtSafePoint(wanted, [this] { called_ = engine_.Decoding(); }, In(std::chrono::seconds(60)));
+  const auto point = engine_.RunAtSafePoint(
+      wanted, [this] { called_ = engine_.Decoding(); }, In(std::chrono::seconds(60)));
 
   ASSERT_TRUE(point.ok());
   EXPECT_TRUE(called_);

@@ -67,9 +67,9 @@ class ScriptedEngine {
     std::int64_t frame_bytes = 0;  // of all frames
     std::vector<Offer> offers;
     std::vector<ManifestSeal> seals;
-    std::vector<Status> aborts;              // said by publishers
+    std::vector<Status> aborts;  // said by publishers
     std::vector<WeightVersion> required;
-    std::vector<RollBack> rollbacks;  // that were carried out
+    std::vector<RollBack> rollbacks;         // that were carried out
     std::vector<std::int32_t> credits;       // of each accepted route
     std::vector<std::int64_t> frame_limits;  // of each accepted route
   };

@@ -97,7 +97,8 @@ TEST_F(OneDnnGemmTest, WhatLiesInRowsBeyondChangesNothing) {
   Matrix x = RandomMatrix(RowsComputed(rows), k, k, 1);
   const Matrix w = RandomMatrix(outputs, k, k, 2);
   std::vector<std::vector<float>> results;
-  for (const std::uint16_t beyond : std::vector<std::uint16_t>{0, 0x7fc0, 0x7f80}) {  // zeros, not-a-numbers, infinities
+  for (const std::uint16_t beyond :
+       std::vector<std::uint16_t>{0, 0x7fc0, 0x7f80}) {  // zeros, not-a-numbers, infinities
     std::fill(x.bf16.begin() + rows * k, x.bf16.end(), beyond);
     std::vector<float> y(static_cast<std::size_t>(RowsComputed(rows) * outputs));
     gemm_->Multiply({x.bytes(), rows, k, w.bytes(), y.data(), outputs}, 0, outputs);

@@ -74,7 +74,8 @@ class RankSenderTest : public testing::Test {
     route_ = sender.get();
     routes_.clear();
     routes_.push_back(std::move(sender));
-    rank_.emplace(*packer_, routes_, SessionId{.value = 1}, Deadline::At(TimePoint()), /*pacer=*/nullptr, stop_.get_token());
+    rank_.emplace(*packer_, routes_, SessionId{.value = 1}, Deadline::At(TimePoint()), /*pacer=*/nullptr,
+                  stop_.get_token());
     return rank_->Run(all_, 0);
   }
 
