@@ -17,8 +17,8 @@ constexpr std::size_t kVectorWords = 16;
 }
 
 // sums[c] += the sums over `word_count` words of each of kChunks chunks, kChunkBytes apart. vpmuludq multiplies the
-// lower half of each 64-bit element, so even words are multiplied as they lie and odd words after a shift; their keys
-// come from the same table, loaded one word further on. Words masked off are zero and add nothing.
+// lower half of each 64-bit element, so even words are multiplied as they lie, and odd words after a shift of both: a
+// load of the keys one word further on would cross a cache line each time. Words masked off are zero and add nothing.
 template <std::size_t kChunks>
 [[gnu::target("avx512f")]] void AddVectors(std::size_t first_word, const std::byte* words, std::size_t word_count,
                                            LaneSums* sums) {
@@ -37,7 +37,7 @@ template <std::size_t kChunks>
     for (std::size_t l = 0; l < kLanes; ++l) {
       const std::uint32_t* keys = kWordKeys.Lane(l) + first_word + i;
       const __m512i even_keys = _mm512_loadu_si512(keys);
-      const __m512i odd_keys = _mm512_loadu_si512(keys + 1);
+      const __m512i odd_keys = _mm512_srli_epi64(even_keys, 32);
       for (std::size_t c = 0; c < kChunks; ++c) {
         total[c][l] = _mm512_add_epi64(total[c][l], _mm512_mul_epu32(even[c], even_keys));
         total[c][l] = _mm512_add_epi64(total[c][l], _mm512_mul_epu32(odd[c], odd_keys));
