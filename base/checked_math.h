@@ -1,4 +1,6 @@
 // Arithmetic on numbers that come from files and peers: an overflow is an answer, never a wrap.
+//
+// Thread-safety: thread-safe (pure functions).
 #pragma once
 
 #include <concepts>

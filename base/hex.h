@@ -1,4 +1,6 @@
 // Bytes as lower-case hexadecimal text.
+//
+// Thread-safety: thread-safe (pure functions).
 #pragma once
 
 #include <cstddef>

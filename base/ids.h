@@ -1,4 +1,6 @@
 // Identifiers that cross process borders. Each is its own type, so that one is never passed for another.
+//
+// Thread-safety: thread-compatible (values); Mint is thread-safe.
 #pragma once
 
 #include <compare>

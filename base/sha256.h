@@ -1,4 +1,6 @@
 // SHA-256 (FIPS 180-4, through OpenSSL's libcrypto): identities of layouts, plans and versions.
+//
+// Thread-safety: thread-compatible.
 #pragma once
 
 #include <array>
@@ -20,7 +22,7 @@ struct Hash256 {
   friend auto operator<=>(const Hash256&, const Hash256&) = default;
 };
 
-// Hashes text and numbers piece by piece. Thread-compatible.
+// Hashes text and numbers piece by piece.
 class Sha256 {
  public:
   Sha256();

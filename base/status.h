@@ -88,16 +88,25 @@ template <typename T>
 class [[nodiscard]] Result {
  public:
   using value_type = T;
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}                // NOLINT: implicit by design
-  Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {          // NOLINT: implicit by design
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}        // NOLINT: implicit by design
+  Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {  // NOLINT: implicit by design
     CHECK(!std::get<1>(state_).ok());
   }
 
   bool ok() const { return state_.index() == 0; }
   Status status() const { return ok() ? Status() : std::get<1>(state_); }
-  T& value() & { CHECK(ok()); return std::get<0>(state_); }
-  const T& value() const& { CHECK(ok()); return std::get<0>(state_); }
-  T&& value() && { CHECK(ok()); return std::get<0>(std::move(state_)); }
+  T& value() & {
+    CHECK(ok());
+    return std::get<0>(state_);
+  }
+  const T& value() const& {
+    CHECK(ok());
+    return std::get<0>(state_);
+  }
+  T&& value() && {
+    CHECK(ok());
+    return std::get<0>(std::move(state_));
+  }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T&& operator*() && { return std::move(*this).value(); }
@@ -113,8 +122,8 @@ class [[nodiscard]] Result {
 #define BASCULE_CONCAT_INNER(a, b) a##b
 #define BASCULE_CONCAT(a, b) BASCULE_CONCAT_INNER(a, b)
 
-#define RETURN_IF_ERROR(expression)                                   \
-  do {                                                                \
+#define RETURN_IF_ERROR(expression)                                                                   \
+  do {                                                                                                \
     if (::bascule::Status bascule_status = (expression); !bascule_status.ok()) return bascule_status; \
   } while (false)
 

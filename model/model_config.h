@@ -59,8 +59,8 @@ struct ModelConfig {
   std::string rope_scaling = "default";  // the rope_type
   RopeStretch rope_stretch = {};         // of rope_type "llama3"
   double rotary_fraction = 1.0;
-  std::string attention_window;          // which key asks for windowed or other attention, and how; empty: none does, or
-                                         // for a window that holds every position
+  std::string attention_window;  // which key asks for windowed or other attention, and how; empty: none does, or
+                                 // for a window that holds every position
   Quantization quantization = {};
 
   std::int64_t ValueHeadSize() const { return value_head_size == 0 ? head_size : value_head_size; }
