@@ -8,6 +8,7 @@
 #include "base/mutex.h"
 #include "base/thread_priority.h"
 #include "base/worker.h"
+#include "engine_side/decode/delivery.h"
 #include "engine_side/decode/device_decoder.h"
 #include "engine_side/decode/host_decoder.h"
 #include "engine_side/decode/kv_cache.h"
@@ -273,17 +274,10 @@ void Engine::FailStep(const Status& why, std::vector<Delivery>& deliveries) {
 
 void Engine::Deliver(const std::vector<Delivery>& deliveries) {
   for (const Delivery& delivery : deliveries) {
-    GenerateSink& sink = *delivery.sink;
-    if (delivery.prompt) {
-      sink.OnPrompt(*delivery.prompt);
-    } else if (!delivery.token) {
-      sink.OnFinish(delivery.finish, delivery.why);
-    } else {
-      sink.OnToken(*delivery.token);
-      if (!sink.Full()) continue;
-      MutexLock lock(mu_);
-      scheduler_.Cancel(delivery.request, Status::ResourceExhausted("slow_reader", "its output is not read"));
-    }
+    delivery.Tell();
+    if (!delivery.token || !delivery.sink->Full()) continue;
+    MutexLock lock(mu_);
+    scheduler_.Cancel(delivery.request, Status::ResourceExhausted("slow_reader", "its output is not read"));
   }
 }
 

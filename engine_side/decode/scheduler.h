@@ -35,6 +35,7 @@
 #include "bridge/session/messages.h"
 #include "engine_side/decode/admission_queue.h"
 #include "engine_side/decode/decode_engine.h"
+#include "engine_side/decode/delivery.h"
 #include "engine_side/decode/kv_pages.h"
 #include "engine_side/decode/kv_state.h"
 #include "engine_side/decode/prefix_cache.h"
@@ -55,16 +56,6 @@ struct SchedulerLimits {
   std::int64_t page_tokens = 0;
   KvPolicy kv_policy = KvPolicy::kRecompute;
   Duration time_limit = std::chrono::hours(1);
-};
-
-// Something a sink is to hear: about its prompt, a token, or that its request ended.
-struct Delivery {
-  std::uint64_t request = 0;
-  std::shared_ptr<GenerateSink> sink;  // shared with the request: it lives until OnFinish has returned
-  std::optional<PromptReport> prompt;
-  std::optional<GeneratedToken> token;
-  FinishReason finish = FinishReason::kLength;  // without a prompt or a token
-  Status why;
 };
 
 class Scheduler {

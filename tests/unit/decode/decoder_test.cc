@@ -76,15 +76,7 @@ class Bench {
       for (auto& token : decoder_->Sample(pass.wishes)) sampled.push_back(std::move(token));
     }
     scheduler_.FinishStep(sampled, {}, deliveries);
-    for (const Delivery& delivery : deliveries) {
-      if (delivery.prompt) {
-        delivery.sink->OnPrompt(*delivery.prompt);
-      } else if (delivery.token) {
-        delivery.sink->OnToken(*delivery.token);
-      } else {
-        delivery.sink->OnFinish(delivery.finish, delivery.why);
-      }
-    }
+    for (const Delivery& delivery : deliveries) delivery.Tell();
   }
   void RunToEnd(const StepWeights& weights) {
     while (scheduler_.HasWork({})) Step(weights);

@@ -84,15 +84,7 @@ class SchedulerTest : public testing::Test {
     return rows;
   }
   static void Hand(const std::vector<Delivery>& deliveries) {
-    for (const Delivery& delivery : deliveries) {
-      if (delivery.prompt) {
-        delivery.sink->OnPrompt(*delivery.prompt);
-      } else if (delivery.token) {
-        delivery.sink->OnToken(*delivery.token);
-      } else {
-        delivery.sink->OnFinish(delivery.finish, delivery.why);
-      }
-    }
+    for (const Delivery& delivery : deliveries) delivery.Tell();
   }
   static std::vector<std::int64_t> Positions(const std::vector<StepRow>& rows) {
     std::vector<std::int64_t> positions;

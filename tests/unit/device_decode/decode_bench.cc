@@ -71,15 +71,7 @@ Status DecodeBench::Step(const std::shared_ptr<StepWeights>& weights) {
   } else {
     scheduler_.FailStep(draws.status(), deliveries);
   }
-  for (const Delivery& delivery : deliveries) {
-    if (delivery.prompt) {
-      delivery.sink->OnPrompt(*delivery.prompt);
-    } else if (delivery.token) {
-      delivery.sink->OnToken(*delivery.token);
-    } else {
-      delivery.sink->OnFinish(delivery.finish, delivery.why);
-    }
-  }
+  for (const Delivery& delivery : deliveries) delivery.Tell();
   return draws.status();
 }
 
