@@ -32,24 +32,24 @@ Result<FlipReport> FlipGate::Flip(const StagedVersion& staged, std::uint64_t at_
   return report;
 }
 
-Result<FlipReport> FlipGate::Rollback(std::optional<std::uint64_t> to, Deadline deadline) {
+Result<FlipReport> FlipGate::Rollback(std::optional<std::uint64_t> to, bool refused, Deadline deadline) {
   {
     MutexLock lock(mu_);
     if (busy_) return Status::FailedPrecondition("flip_in_progress", "a flip or a rollback is under way");
     busy_ = true;
   }
-  Result<FlipReport> report = SwapKept(to, deadline);
+  Result<FlipReport> report = SwapKept(to, refused, deadline);
   Leave();
   return report;
 }
 
-Result<FlipReport> FlipGate::SwapKept(std::optional<std::uint64_t> to, Deadline deadline) {
+Result<FlipReport> FlipGate::SwapKept(std::optional<std::uint64_t> to, bool refused, Deadline deadline) {
   const std::optional<WeightVersion> kept = slots_.kept();
   if (!kept) return Status::FailedPrecondition("no_kept_version", "there is no version to go back to");
   if (to && *to != kept->number) {
     return Status::NotFound("version_not_kept", fmt::format("wanted={} kept={}", *to, kept->number));
   }
-  return AtSafePoint(/*at_step=*/0, deadline, [this] { return MakeKeptLive(); });
+  return AtSafePoint(/*at_step=*/0, deadline, [this, refused] { return MakeKeptLive(refused); });
 }
 
 Result<FlipReport> FlipGate::AtSafePoint(std::uint64_t at_step, Deadline deadline,
@@ -128,10 +128,11 @@ Status FlipGate::ExchangeInPlace(const HeldDigests& live, const HeldDigests& nex
 }
 
 // A session may have taken the kept slot by now.
-Result<WeightVersion> FlipGate::MakeKeptLive() {
-  if (in_place_ == nullptr) return slots_.SwapKept();
-  return slots_.SwapKeptInPlace(
-      [this](const HeldDigests& live, const HeldDigests& kept) { return ExchangeInPlace(live, kept); });
+Result<WeightVersion> FlipGate::MakeKeptLive(bool refused) {
+  const auto exchange = [this](const HeldDigests& live, const HeldDigests& kept) { return ExchangeInPlace(live, kept); };
+  Result<WeightVersion> live = in_place_ == nullptr ? slots_.SwapKept() : slots_.SwapKeptInPlace(exchange);
+  if (live.ok() && refused) slots_.ForgetKept();
+  return live;
 }
 
 void FlipGate::Leave() {

@@ -52,7 +52,7 @@ class FlipGate {
   Result<FlipReport> Flip(const StagedVersion& staged, std::uint64_t at_step, Deadline deadline) EXCLUDES(mu_);
 
   // See WeightReceiver::Rollback.
-  Result<FlipReport> Rollback(std::optional<std::uint64_t> to, Deadline deadline) EXCLUDES(mu_);
+  Result<FlipReport> Rollback(std::optional<std::uint64_t> to, bool refused, Deadline deadline) EXCLUDES(mu_);
 
  private:
   struct Stall {
@@ -61,7 +61,7 @@ class FlipGate {
     double share = 1;  // of the memory that was exchanged; between slots that exchange roles: all
   };
   void Leave() EXCLUDES(mu_);
-  Result<FlipReport> SwapKept(std::optional<std::uint64_t> to, Deadline deadline);
+  Result<FlipReport> SwapKept(std::optional<std::uint64_t> to, bool refused, Deadline deadline);
   // `change` makes another version live and says which; while that fails for `live_leased` or for the budget's sake it
   // is tried again.
   Result<FlipReport> AtSafePoint(std::uint64_t at_step, Deadline deadline,
@@ -72,7 +72,7 @@ class FlipGate {
   void NoteStall(Duration stall);
   Status ExchangeInPlace(const HeldDigests& live, const HeldDigests& next);
   Result<WeightVersion> MakeLive(const StagedVersion& staged);
-  Result<WeightVersion> MakeKeptLive();
+  Result<WeightVersion> MakeKeptLive(bool refused);
 
   WeightSlots& slots_;
   EngineHooks& hooks_;

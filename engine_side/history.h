@@ -19,6 +19,7 @@ struct HistoryEntry {
   WeightVersion version;
   enum class Kind { kInitial, kFull, kRollback } kind = Kind::kFull;
   bool committed = false;
+  bool refused = false;  // a rollback: what was live before it is not kept
   Status why;  // of an abort
   std::chrono::system_clock::time_point at;
   std::int64_t bytes = 0;          // received

@@ -6,12 +6,13 @@
 namespace bascule {
 
 Result<FlipReport> RollBackReceiver(ReceiverParts& parts, std::optional<std::uint64_t> to, const Status& why,
-                                    Deadline deadline) {
-  ASSIGN_OR_RETURN(FlipReport report, parts.gate.Rollback(to, deadline));
+                                    bool refused, Deadline deadline) {
+  ASSIGN_OR_RETURN(FlipReport report, parts.gate.Rollback(to, refused, deadline));
   HistoryEntry row;
   row.version = report.version;
   row.kind = HistoryEntry::Kind::kRollback;
   row.committed = true;
+  row.refused = refused;
   row.why = why;
   row.flip_stall_us = report.flip_stall_us;
   parts.board.Flipped(std::move(row));
@@ -25,7 +26,7 @@ Result<FlipReport> RollBackReceiver(ReceiverParts& parts, const RollBack& reques
                                                                       live ? live->ToString() : std::string("none")));
   }
   const Duration time = std::min(request.time_left, parts.options.max_session);
-  return RollBackReceiver(parts, request.to, request.why, Deadline::After(parts.clock, time));
+  return RollBackReceiver(parts, request.to, request.why, request.refused, Deadline::After(parts.clock, time));
 }
 
 }  // namespace bascule

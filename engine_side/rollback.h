@@ -14,7 +14,7 @@ namespace bascule {
 
 // See WeightReceiver::Rollback. `why` goes into the history; OK: nobody gave a reason.
 Result<FlipReport> RollBackReceiver(ReceiverParts& parts, std::optional<std::uint64_t> to, const Status& why,
-                                    Deadline deadline);
+                                    bool refused, Deadline deadline);
 
 // What a publisher asked for.
 //

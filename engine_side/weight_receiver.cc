@@ -144,8 +144,8 @@ class Receiver final : public WeightReceiver {
 
   WeightLease AcquireLive() override { return slots_->AcquireLive(); }
 
-  Result<FlipReport> Rollback(std::optional<std::uint64_t> to, Deadline deadline) override {
-    return RollBackReceiver(parts_, to, OkStatus(), deadline);
+  Result<FlipReport> Rollback(std::optional<std::uint64_t> to, Deadline deadline, bool refused) override {
+    return RollBackReceiver(parts_, to, OkStatus(), refused, deadline);
   }
 
   Result<MemoryDigest> DigestLive() override {

@@ -187,6 +187,11 @@ Result<WeightVersion> WeightSlots::SwapKept() {
   return at(*live_).version;
 }
 
+void WeightSlots::ForgetKept() {
+  MutexLock lock(mu_);
+  kept_.reset();
+}
+
 Status WeightSlots::FlipInPlace(int slot, const WeightVersion& version, HeldDigests held,
                                 const ExchangeBytes& exchange) {
   int live = 0;

@@ -102,6 +102,8 @@ class WeightSlots {
   //
   // FailedPrecondition "no_kept_version"
   Result<WeightVersion> SwapKept() EXCLUDES(mu_);
+  // Nothing is kept any more: its slot is free.
+  void ForgetKept() EXCLUDES(mu_);
 
   // What the slot of a lease, which is not empty, held when it was flipped to.
   const HeldDigests& HeldOf(const WeightLease& lease) const;

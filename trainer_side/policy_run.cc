@@ -172,13 +172,15 @@ void PolicyRun::Canary() {
 
 void PolicyRun::RollBackCanary(Replica& canary, const WeightVersion& previous, const Status& verdict) {
   const Result<FlipReport> back =
-      RollBackReplica(*canary.connection, canary.sent.version, previous.number, verdict,
+      RollBackReplica(*canary.connection,
+                      {.from = canary.sent.version, .to = previous.number, .why = verdict, .refused = true},
                       std::max(terms_.deadline, Deadline::After(terms_.clock, kRollbackTime)));
   if (back.ok()) {
     canary.state = ReplicaState::kRolledBack;
     canary.sent.flip = *back;
     canary.Fail(verdict);
   } else {  // the refused version is live there, or the replica is gone
+    terms_.on_refused_live(canary.address(), {.version = canary.sent.version, .why = verdict});
     canary.Fail(back.status().WithContext(fmt::format("not rolled back after {}", verdict.reason())));
   }
 }

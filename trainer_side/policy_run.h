@@ -18,6 +18,12 @@
 
 namespace bascule {
 
+// A version that a gate has refused.
+struct RefusedVersion {
+  WeightVersion version;
+  Status why;
+};
+
 // What the sessions of one publish share. Borrowed.
 struct PolicyTerms {
   const WeightSource& source;
@@ -28,6 +34,8 @@ struct PolicyTerms {
   std::function<Status(Replica&)> reopen;  // its connection, which was closed
   CommitJournal* journal = nullptr;        // of kAll; null: decisions are not written down
   CanaryGate gate;                         // of kCanary
+  // A refused canary could not be told to go back.
+  std::function<void(const std::string& address, const RefusedVersion&)> on_refused_live;
   Clock& clock;
 };
 

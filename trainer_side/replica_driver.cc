@@ -103,7 +103,11 @@ PublishReport ReplicaDriver::Run(const PublishJob& job, PendingPublish& pending,
   gather_window_bytes_ = 0;
   if (job.again) return SendAgain(job, pending, deadline, cancel);
   BeginRound(job.request, deadline, cancel);
+  for (Replica& replica : replicas_) {
+    if (refused_.contains(replica.address())) replica.connection->Close();  // to hear what it keeps
+  }
   OpenReplicas(deadline, cancel);
+  SettleRefused(deadline, cancel);
   RefuseOtherTensors();
   OpenGathering(deadline, cancel.token());
   SettleDecision();
@@ -326,6 +330,8 @@ void ReplicaDriver::SendToReplicas(const VersionOffer& offer, bool known_run, co
                  .reopen = [&](Replica& replica) { return OpenReplica(replica, deadline, cancel.token()); },
                  .journal = options_.journal,
                  .gate = options_.gate,
+                 .on_refused_live = [this](const std::string& address,
+                                           const RefusedVersion& refused) { refused_[address] = refused; },
                  .clock = *options_.clock},
                 known_run);
   again ? run.Finish(*again, /*has_its_bytes=*/true) : run.Run(options_.policy);

@@ -4,8 +4,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "bridge/group/group_leader.h"
@@ -14,6 +16,7 @@
 #include "bridge/send/publish_session.h"
 #include "bridge/send/send_pacer.h"
 #include "trainer_side/gather/gathering.h"
+#include "trainer_side/policy_run.h"
 #include "trainer_side/publish_driver.h"
 #include "trainer_side/replica.h"
 #include "trainer_side/snapshot.h"
@@ -52,6 +55,8 @@ class ReplicaDriver final : public PublishDriver {
   Status OpenReplica(Replica& replica, Deadline deadline, const std::stop_token& stop);
   // Notes what replicas say of the last decision, and tells those that have missed it.
   void SettleDecision();
+  // Canaries that did not hear that they were refused hear it now.
+  void SettleRefused(Deadline deadline, const Cancellation& cancel);
   // Every replica of a publish takes the same tensors in the same types: a version is one set of bytes.
   void RefuseOtherTensors();
   void OpenGathering(Deadline deadline, const std::stop_token& stop);
@@ -94,6 +99,7 @@ class ReplicaDriver final : public PublishDriver {
   std::unique_ptr<WeightSnapshot> snapshot_;
   WeightVersion packed_;       // what the snapshot has, or the tensors that stay
   bool packed_whole_ = false;  // and all of it, as far as is known: who lacks its base can be brought it too
+  std::map<std::string, RefusedVersion> refused_;    // by address: may be live there still
   std::optional<WeightVersion> committed_;           // by the fleet as a whole; a replica without it is out of rotation
   std::uint64_t term_ = 1;                           // each takeover raises it
   std::unique_ptr<ControlHost::Listener> listener_;  // last: its threads use the leader

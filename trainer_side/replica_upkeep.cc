@@ -60,6 +60,26 @@ void ReplicaDriver::BeginAgain(Deadline deadline, const Cancellation& cancel) {
   if (!begun.ok()) FailRound(StopSignal(cancel).Explain(begun));
 }
 
+// One that has gone on by itself, or has nothing to go back to, keeps what it has.
+void ReplicaDriver::SettleRefused(Deadline deadline, const Cancellation& cancel) {
+  for (Replica* replica : Standing()) {
+    const auto refused = refused_.find(replica->address());
+    if (refused == refused_.end()) continue;
+    ReplicaConnection& connection = *replica->connection;
+    const auto& [version, why] = refused->second;
+    if (connection.live() == version && !connection.kept().run.empty()) {
+      const Result<FlipReport> back =
+          RollBackReplica(connection, {.from = version, .to = connection.kept().number, .why = why, .refused = true},
+                          deadline, cancel);
+      if (!back.ok()) {
+        replica->Fail(back.status().WithContext(fmt::format("not rolled back after {}", why.reason())));
+        continue;
+      }
+    }
+    refused_.erase(refused);
+  }
+}
+
 Result<FleetRollback> ReplicaDriver::RollBack(const std::vector<std::string>& replicas, std::optional<std::uint64_t> to,
                                               Deadline deadline, const Cancellation& cancel) {
   TakeReplicas(replicas);
@@ -72,7 +92,10 @@ Result<FleetRollback> ReplicaDriver::RollBack(const std::vector<std::string>& re
   ForEach(Standing(), [&](Replica& replica) {
     const WeightVersion from = replica.connection->live();
     const Status why = Status::Aborted("fleet_rollback", "the whole fleet goes back");
-    const Result<FlipReport> back = RollBackReplica(*replica.connection, from, kept.number, why, deadline, cancel);
+    const auto known = refused_.find(replica.address());
+    const bool refused = known != refused_.end() && known->second.version == from;
+    const Result<FlipReport> back = RollBackReplica(
+        *replica.connection, {.from = from, .to = kept.number, .why = why, .refused = refused}, deadline, cancel);
     replica.sent.status = back.status();
     replica.sent.phase = replica.connection->phase();
     if (!back.ok()) return;

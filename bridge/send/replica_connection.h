@@ -85,7 +85,7 @@ class ReplicaConnection {
   // The process that answered: another after a restart at the same address.
   InstanceId engine() const { return engine_; }
   void NoteCommitted(const WeightVersion& version);
-  void NoteRolledBack() { std::swap(live_, kept_); }
+  void NoteRolledBack(bool keeps) { live_ = std::exchange(kept_, keeps ? std::move(live_) : WeightVersion{}); }
 
   const ConnectionOptions& options() const { return options_; }
   SendPhase phase() const { return phase_; }

@@ -23,14 +23,13 @@ Result<FlipReport> AskForRollback(ReplicaConnection& connection, const RollBack&
 
 }  // namespace
 
-Result<FlipReport> RollBackReplica(ReplicaConnection& connection, const WeightVersion& from, std::uint64_t to,
-                                   const Status& why, Deadline deadline, const StopSignal& stop) {
+Result<FlipReport> RollBackReplica(ReplicaConnection& connection, RollBack request, Deadline deadline,
+                                   const StopSignal& stop) {
   connection.Enter(SendPhase::kRollback);
-  const Duration time_left = deadline.Left(*connection.options().clock);
-  Result<FlipReport> report =
-      AskForRollback(connection, {.from = from, .to = to, .why = why, .time_left = time_left}, deadline, stop);
+  request.time_left = deadline.Left(*connection.options().clock);
+  Result<FlipReport> report = AskForRollback(connection, request, deadline, stop);
   if (report.ok()) {
-    connection.NoteRolledBack();
+    connection.NoteRolledBack(/*keeps=*/!request.refused);
     return report;
   }
   if (!connection.inbox().Quiet() || report.status().code() == StatusCode::kDeadlineExceeded ||

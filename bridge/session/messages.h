@@ -126,6 +126,7 @@ struct RollBack {
   std::uint64_t to = 0;  // number of what must be kept
   Status why;            // for the history, e.g. what the gate said of a canary
   Duration time_left{};
+  bool refused = false;  // by a gate: no rollback may go to `from`, so it is not kept
 };
 
 // Receiver -> publisher: the kept version is live.

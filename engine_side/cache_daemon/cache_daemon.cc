@@ -87,7 +87,7 @@ class Daemon final : public CacheDaemon {
         case HistoryEntry::Kind::kInitial:
           return CacheChange::kHeld;
         case HistoryEntry::Kind::kRollback:
-          return CacheChange::kRollback;
+          return row->refused ? CacheChange::kRefused : CacheChange::kRollback;
         case HistoryEntry::Kind::kFull:
           return CacheChange::kFlip;
       }

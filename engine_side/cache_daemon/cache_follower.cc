@@ -67,6 +67,7 @@ bool CacheFollower::Wanted(const HandedOut& handed_out, const ReceiverStatus& st
     case CacheChange::kFlip:
       return !same_run || handed_out.version.number > status.live->number;
     case CacheChange::kRollback:
+    case CacheChange::kRefused:
       return status.kept == handed_out.version;
   }
   return false;
@@ -74,8 +75,9 @@ bool CacheFollower::Wanted(const HandedOut& handed_out, const ReceiverStatus& st
 
 Status CacheFollower::TakeOnce(const HandedOut& handed_out, const ReceiverStatus& status, Deadline deadline,
                                const std::stop_token& stop) {
-  if (handed_out.change == CacheChange::kRollback && status.kept == handed_out.version) {
-    return receiver_.Rollback(handed_out.version.number, deadline).status();
+  const bool refused = handed_out.change == CacheChange::kRefused;
+  if ((refused || handed_out.change == CacheChange::kRollback) && status.kept == handed_out.version) {
+    return receiver_.Rollback(handed_out.version.number, deadline, refused).status();
   }
   // What the host's daemon has gone on to is what this engine should serve: until it does it is out of rotation.
   if (status.live) receiver_.RequireInPlaceOf(status.live, handed_out.version);

@@ -56,7 +56,7 @@ Status CheckWelcome(const CacheWelcome& welcome) {
 Status CheckVersion(const CacheVersion& version) {
   const bool good = version.rank_count >= 1 && version.rank_count <= kMaxRanks && version.manifest_bytes > 0 &&
                     version.manifest_bytes <= kMaxCacheManifestBytes &&
-                    version.change <= static_cast<std::uint32_t>(CacheChange::kRollback);
+                    version.change <= static_cast<std::uint32_t>(CacheChange::kRefused);
   if (good) return FromRunText(version.run).status();
   return Status::DataLoss("bad_message", fmt::format("ranks={} manifest_bytes={} change={}", version.rank_count,
                                                      version.manifest_bytes, version.change));

@@ -22,7 +22,7 @@
 namespace bascule {
 
 inline constexpr std::uint32_t kCacheMagic = 0x63687362;  // "bshc"
-inline constexpr std::uint32_t kCacheProtocol = 1;
+inline constexpr std::uint32_t kCacheProtocol = 2;
 inline constexpr std::int64_t kMaxCacheManifestBytes = std::int64_t{1} << 28;
 
 using RunText = std::array<char, 264>;  // kMaxRunBytes, and a zero at the end
@@ -51,7 +51,12 @@ struct CacheWelcome {
 };
 
 // How the version became live.
-enum class CacheChange : std::uint32_t { kHeld, kFlip, kRollback };
+enum class CacheChange : std::uint32_t {
+  kHeld,
+  kFlip,
+  kRollback,
+  kRefused,  // a rollback, from a version that is not to be kept
+};
 
 struct CacheVersion {
   std::uint64_t sequence = 0;  // of changes of what is live in the daemon

@@ -202,7 +202,9 @@ class CanaryTest(FleetTest):
         self.assert_fails(ended, 1, "sentinel_differs")
         self.assertEqual(states(ended), ["rolled_back", "aborted", "aborted"])
         status = self.assert_live(engines[0], 0)
-        self.assertEqual((status["kept"]["version"], status["flips"]["count"]), (1, 2))
+        self.assertEqual((status["kept"], status["flips"]["count"]), (None, 2))
+        for target in ((), ("--to", 1)):
+            self.assert_fails(run("rollback", engines[0].address, *target, env=self.env), 1, "no_kept_version")
         rows = self.run_ok("versions", engines[0].address).objects
         self.assertEqual(
             [(row["kind"], row["version"], row["outcome"], row["reason"]) for row in rows[1:]],

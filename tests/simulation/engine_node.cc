@@ -359,10 +359,17 @@ void EngineNode::CheckQuiet() {
 void EngineNode::CheckHistory() {
   std::map<std::string, std::uint64_t> highest;
   std::string live_run;
+  WeightVersion live;
+  std::vector<WeightVersion> refused;  // by a gate, which this engine has heard
   for (const HistoryEntry& row : receiver_->History()) {
     if (row.why.reason() == "live_lost") highest.clear();
     if (!row.committed) continue;
     const bool starts = std::exchange(live_run, row.version.run) != row.version.run;
+    const WeightVersion left = std::exchange(live, row.version);
+    if (row.kind == HistoryEntry::Kind::kRollback && std::ranges::find(refused, live) != refused.end()) {
+      Broken("canary", fmt::format("a rollback goes to {}, which the gate has refused", live.ToString()));
+    }
+    if (row.why.reason() == kGateReason) refused.push_back(left);
     if (row.kind == HistoryEntry::Kind::kRollback) continue;
     const auto [before, first] = highest.try_emplace(row.version.run, row.version.number);
     if (!first && !starts && row.version.number <= before->second) {

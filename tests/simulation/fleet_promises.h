@@ -33,6 +33,8 @@ enum class Moment : std::uint8_t {
 inline constexpr std::size_t kMoments = static_cast<std::size_t>(Moment::kGoingBack) + 1;
 std::string_view MomentName(Moment moment);  // "going_back"
 
+inline constexpr std::string_view kGateReason = "sentinel_differs";  // of the simulation's canary gate
+
 class FleetPromises {
  public:
   FleetPromises(PublishPolicy policy, Watch watch) : policy_(policy), watch_(std::move(watch)) {}

@@ -65,6 +65,9 @@ MUTANTS = {
     "ignore_the_gate": (
         "trainer_side/policy_run.cc", "promotes a canary that the gate has refused",
         [("if (verdict.ok()) return ForEach(rest,", "if (verdict.ok() || !rest.empty()) return ForEach(rest,")]),
+    "keep_the_refused": (
+        "engine_side/flip_gate.cc", "keeps a version that a gate has refused, for a later rollback to go to",
+        [("  if (live.ok() && refused) slots_.ForgetKept();\n", "  static_cast<void>(refused);\n")]),
     "daemon_holds_early": (
         "engine_side/cache_daemon/cache_daemon.cc", "calls itself ready before it holds what is live",
         [("return recorded && recorded->object->version == *status.live ? CachePhase::kHolding : CachePhase::kReceiving;",

@@ -22,8 +22,6 @@
 
 namespace bascule::simulation {
 
-inline constexpr std::string_view kGateReason = "sentinel_differs";  // of the simulation's canary gate
-
 struct JobKind {
   std::string name;
   int ranks = 1;

@@ -192,6 +192,7 @@ void Encode(const RollBack& roll_back, v1::SessionMessage& message) {
   ToProto(roll_back.from, proto->mutable_from());
   proto->set_to(roll_back.to);
   proto->set_time_left_us(MicrosecondsOf(roll_back.time_left));
+  proto->set_refused(roll_back.refused);
   if (roll_back.why.ok()) return;
   proto->set_code(std::string(StatusCodeName(roll_back.why.code())));
   proto->set_reason(roll_back.why.reason());
@@ -202,6 +203,7 @@ Result<SessionMessage> Decode(const v1::RollBack& proto) {
   RollBack roll_back;
   ASSIGN_OR_RETURN(roll_back.from, FromProto(proto.from()));
   roll_back.to = proto.to();
+  roll_back.refused = proto.refused();
   ASSIGN_OR_RETURN(roll_back.time_left, TimeLeftFromProto("roll_back.time_left_us", proto.time_left_us()));
   if (!proto.code().empty()) {
     RETURN_IF_ERROR(FailureFromProto("roll_back.code", proto.code(), proto.reason(), proto.message(), roll_back.why));

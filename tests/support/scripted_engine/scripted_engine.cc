@@ -320,6 +320,7 @@ bool ScriptedEngine::OnRollBack(Connection& connection, const RollBack& roll_bac
   }
   std::swap(live_memory_, kept_memory_);
   std::swap(live_, kept_);
+  if (roll_back.refused) kept_ = {};
   account_.rollbacks.push_back(roll_back);
   changed_.NotifyAll();
   return connection.channel.Send(RolledBack{FlipReport{.version = live_, .step = 43, .kv = {}}}).ok();

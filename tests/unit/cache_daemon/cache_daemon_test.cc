@@ -67,6 +67,20 @@ TEST_F(HostTest, AnEngineFollowsARollbackOfTheDaemonByItsOwnWayBack) {
   EXPECT_EQ(engine.replica->receiver().History().back().kind, HistoryEntry::Kind::kRollback);
 }
 
+TEST_F(HostTest, WhatTheDaemonWasToldToLeaveAsRefusedItsEnginesDoNotKeepEither) {
+  StartDaemon();
+  cache_->Publish(3);
+  Engine engine = Attached();
+  cache_->Publish(4);
+  engine.replica->AwaitNumber(4);
+
+  ASSERT_TRUE(cache_->receiver().Rollback(std::nullopt, Soon(), /*refused=*/true).ok());
+  engine.replica->AwaitNumber(3);
+
+  EXPECT_EQ(engine.replica->receiver().Rollback(std::nullopt, Soon()).status().reason(), "no_kept_version");
+  EXPECT_FALSE(cache_->receiver().status().kept);
+}
+
 TEST_F(HostTest, AVersionThatAPublisherBroughtToTheEngineIsNotReplacedByAnOlderOneOfTheDaemon) {
   StartDaemon();
   cache_->Publish(3);

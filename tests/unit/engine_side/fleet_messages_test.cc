@@ -86,6 +86,24 @@ TEST_F(FleetMessagesTest, APublisherCanRollBackWhatItPublishedAndTheHistorySaysW
   ExpectLiveBytesOf(3);
 }
 
+TEST_F(FleetMessagesTest, NoRollbackGoesToAVersionThatWasRefused) {
+  auto publisher = WithVersionOne();
+  publisher->Publish(publisher->MakeOffer(2));
+
+  publisher->Send(RollBack{
+      live(), 1, Status::DataLoss("sentinel_differs", "prompt 3"), std::chrono::hours(1), /*refused=*/true});
+  publisher->Expect<RolledBack>();
+
+  EXPECT_FALSE(receiver_->status().kept);
+  EXPECT_EQ(receiver_->Rollback(std::nullopt, Soon()).status().reason(), "no_kept_version");
+  EXPECT_EQ(receiver_->Rollback(2, Soon()).status().reason(), "no_kept_version");
+  ExpectLiveBytesOf(1);
+  EXPECT_TRUE(Greeted()->reply().kept.run.empty());
+  publisher->Publish(publisher->MakeOffer(3));
+  ASSERT_TRUE(receiver_->Rollback(std::nullopt, Soon()).ok());
+  ExpectLiveBytesOf(1);
+}
+
 TEST_F(FleetMessagesTest, ARollbackOfWhatIsNotLiveOrToWhatIsNotKeptChangesNothing) {
   auto publisher = WithVersionOne();
   publisher->Publish(publisher->MakeOffer(2));

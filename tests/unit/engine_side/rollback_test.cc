@@ -28,6 +28,16 @@ TEST_F(RollbackTest, TheKeptVersionIsLiveAgainWithItsOwnInvalidationAndRow) {
   EXPECT_TRUE(row.committed);
 }
 
+TEST_F(RollbackTest, AnOperatorsSecondRollbackGoesForwardAgain) {
+  auto publisher = WithVersionOne();
+  publisher->Publish(publisher->MakeOffer(2));
+
+  ASSERT_TRUE(receiver_->Rollback(std::nullopt, Soon()).ok());
+  ASSERT_TRUE(receiver_->Rollback(std::nullopt, Soon()).ok());
+
+  ExpectLiveBytesOf(2);
+}
+
 TEST_F(RollbackTest, TheTargetMustBeTheKeptVersion) {
   auto publisher = WithVersionOne();
   EXPECT_EQ(receiver_->Rollback(std::nullopt, Soon()).status().reason(), "no_kept_version");

@@ -53,6 +53,9 @@ TEST_F(CanaryTest, ARefusedCanaryGoesBackByItselfAndTheRestNeverSeesTheVersion) 
   EXPECT_EQ(engines_[0]->Live(0, 0), before);
   ASSERT_EQ(engines_[0]->account().rollbacks.size(), 1u);
   EXPECT_EQ(engines_[0]->account().rollbacks[0].why.reason(), "sentinel_differs");
+  EXPECT_TRUE(engines_[0]->account().rollbacks[0].refused);
+  EXPECT_EQ(publisher_->RollBack(std::nullopt, Soon()).status().reason(), "no_kept_version");
+  EXPECT_EQ(engines_[1]->live().number, 1u) << "nobody goes back where one cannot";
   for (const std::size_t other : {1, 2}) {
     EXPECT_EQ(report.replicas[other].state, ReplicaState::kAborted);
     EXPECT_EQ(report.replicas[other].status.reason(), "sentinel_differs");
@@ -98,6 +101,42 @@ TEST_F(CanaryTest, ACanaryThatIsLostBeforeItCanGoBackIsReportedAsSuch) {
   EXPECT_EQ(report.replicas[0].phase, "rollback");
   EXPECT_THAT(report.replicas[0].status.message(), HasSubstr("sentinel_differs"));
   EXPECT_EQ(engines_[1]->live().number, 0u);
+}
+
+TEST_F(CanaryTest, ACanaryThatDidNotHearThatItWasRefusedHearsItBeforeTheNextVersion) {
+  MakePublisher();
+  ASSERT_TRUE(Publish().AllCommitted());
+  engines_[0]->Play({.step = EngineStep::kRollback, .deed = EngineDeed::kVanish});
+  verdict_ = Status::DataLoss("sentinel_differs", "prompt 3");
+  const WeightVersion refused = Publish().version;
+  ASSERT_EQ(engines_[0]->live(), refused);
+  engines_[0]->Play({});
+  verdict_ = OkStatus();
+
+  EXPECT_TRUE(Publish().AllCommitted());
+
+  ASSERT_EQ(engines_[0]->account().rollbacks.size(), 1u);
+  EXPECT_EQ(engines_[0]->account().rollbacks[0].from, refused);
+  EXPECT_TRUE(engines_[0]->account().rollbacks[0].refused);
+  EXPECT_EQ(views_.back().previous.number, 1u) << "what a canary can go back to was never refused";
+  ASSERT_TRUE(publisher_->RollBack(std::nullopt, Soon()).ok());
+  for (const auto& engine : engines_) EXPECT_EQ(engine->live().number, 1u);
+}
+
+TEST_F(CanaryTest, ARefusedCanaryThatIsRolledBackWithItsFleetDoesNotKeepWhatItLeaves) {
+  for (std::size_t i = 1; i < 3; ++i) options_.replicas.pop_back();
+  MakePublisher();
+  ASSERT_TRUE(Publish().AllCommitted());
+  engines_[0]->Play({.step = EngineStep::kRollback, .deed = EngineDeed::kVanish});
+  verdict_ = Status::DataLoss("sentinel_differs", "prompt 3");
+  const WeightVersion refused = Publish().version;
+  ASSERT_EQ(engines_[0]->live(), refused);
+  engines_[0]->Play({});
+
+  ASSERT_TRUE(publisher_->RollBack(std::nullopt, Soon()).ok());
+
+  EXPECT_EQ(engines_[0]->live().number, 1u);
+  EXPECT_EQ(publisher_->RollBack(std::nullopt, Soon()).status().reason(), "no_kept_version");
 }
 
 TEST_F(CanaryTest, TheCanaryIsAReplicaThatHasAVersionToGoBackTo) {
