@@ -8,7 +8,7 @@
 namespace bascule {
 
 SendReport SendLive(WeightReceiver& receiver, const std::vector<QuantizationFamily>& families,
-                    ConnectionOptions connection, Deadline deadline, const StopSignal& stop) {
+                    ConnectionOptions connection, Deadline deadline, const StopSignal& stop, bool first) {
   SendReport report;
   WeightLease lease = receiver.AcquireLive();
   if (lease.empty()) {
@@ -28,7 +28,7 @@ SendReport SendLive(WeightReceiver& receiver, const std::vector<QuantizationFami
   if (replica.live() == source.version()) return report;
   VersionOffer offer{.run = source.version().run, .number = source.version().number, .families = families};
   offer.new_run = replica.live().run != offer.run;
-  offer.first = replica.live().run.empty();
+  offer.first = first || replica.live().run.empty();
   DecidedVersion same_bytes(source.version());
   return PublishSession(
              replica, source, std::move(offer), deadline, stop, [] {}, &same_bytes)

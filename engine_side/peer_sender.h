@@ -12,10 +12,10 @@ namespace bascule {
 
 // `connection` names the other engine. The live slot is leased meanwhile: the second version that comes after it here
 // waits for that (the next one, where flips are in place), at most until the deadline. Nothing is sent to an engine
-// that has the version live.
+// that has the version live; `first`: nor to one that has anything live, however late that came ("already_live").
 //
 // FailedPrecondition "nothing_live"; DataLoss "digest_mismatch"; else as PublishSession
 SendReport SendLive(WeightReceiver& receiver, const std::vector<QuantizationFamily>& families,
-                    ConnectionOptions connection, Deadline deadline, const StopSignal& stop = {});
+                    ConnectionOptions connection, Deadline deadline, const StopSignal& stop = {}, bool first = false);
 
 }  // namespace bascule

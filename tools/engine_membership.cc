@@ -53,7 +53,7 @@ Status EngineMembership::Begin(const std::function<Status()>& load, Deadline dea
     ASSIGN_OR_RETURN(brought, AttachToDaemon(deadline, stop));
   }
   if (!options_.from_peer.empty()) {
-    const auto fetch = [&] { return Fetch({options_.from_peer}, deadline, stop); };
+    const auto fetch = [&] { return Fetch({options_.from_peer}, /*first=*/true, deadline, stop); };
     RETURN_IF_ERROR(BringFirst(fetch, FirstSource::kPeer, deadline, stop));
     brought = true;
   }
@@ -98,11 +98,11 @@ Status EngineMembership::Join(const std::function<Status()>& load, Deadline dead
   return AwaitReady(deadline, stop);
 }
 
-Status EngineMembership::Fetch(const std::vector<std::string>& holders, Deadline deadline,
+Status EngineMembership::Fetch(const std::vector<std::string>& holders, bool first, Deadline deadline,
                                const std::stop_token& stop) {
   Status status;
   for (const std::string& holder : holders) {
-    status = FetchFromPeer(holder, address_, deadline, stop, security_).status();
+    status = FetchFromPeer(holder, {.to = address_, .first = first}, deadline, stop, security_).status();
     if (status.ok() || stop.stop_requested()) return status;
   }
   return status;
@@ -140,7 +140,8 @@ Status EngineMembership::AwaitReady(Deadline deadline, const std::stop_token& st
     const FleetWelcome now = member_->welcome();
     if (now.required && now.required != fetched && !now.publisher_sends && !now.holders.empty()) {
       fetched = now.required;
-      if (const Status done = Fetch(now.holders, deadline, stop); !CameFirst(done)) RETURN_IF_ERROR(done);
+      const Status done = Fetch(now.holders, /*first=*/false, deadline, stop);
+      if (!CameFirst(done) && !receiver.status().Ready()) RETURN_IF_ERROR(done);
     }
     if (const auto mark = receiver.WaitForChange(seen, Deadline::After(clock, kLook)); mark.ok()) seen = *mark;
   }

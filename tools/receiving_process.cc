@@ -96,7 +96,7 @@ struct ReceivingProcess::Parts {
                    std::stop_token stop);
   Result<VersionOffer> OfferOfRequest(const VersionLoadRequest& request, const LogicalCheckpoint& checkpoint) const;
   SendReport LoadFromDisk(const VersionLoadRequest& request, Deadline deadline, std::stop_token stop);
-  SendReport SendToPeer(const std::string& to, Deadline deadline, std::stop_token stop);
+  SendReport SendToPeer(const PeerRequest& request, Deadline deadline, std::stop_token stop);
   // A replica that is not ready is out of rotation: its health says so.
   void ShowHealth(const std::stop_token& stop);
   ~Parts();
@@ -161,13 +161,13 @@ std::vector<TransportListener*> ReceivingProcess::Parts::Offered(std::optional<T
   return offered;
 }
 
-SendReport ReceivingProcess::Parts::SendToPeer(const std::string& to, Deadline deadline, std::stop_token stop) {
+SendReport ReceivingProcess::Parts::SendToPeer(const PeerRequest& request, Deadline deadline, std::stop_token stop) {
   ConnectionOptions connection;
-  connection.address = to;
+  connection.address = request.to;
   connection.model = model;
   connection.control = &peers->control;
   connection.transports = {&peers->shm, &peers->grpc};
-  return SendLive(*receiver, families, std::move(connection), deadline, std::move(stop));
+  return SendLive(*receiver, families, std::move(connection), deadline, std::move(stop), request.first);
 }
 
 void ReceivingProcess::Parts::ShowHealth(const std::stop_token& stop) {
@@ -283,8 +283,8 @@ Status ReceivingProcess::Serve(std::function<ServingStatus()> serving, std::vect
         return parts.LoadFromDisk(request, deadline, std::move(stop));
       }});
   parts.peer_source = std::make_unique<PeerSourceService>(
-      PeerSourceOptions{.send = [&parts](const std::string& to, Deadline deadline, std::stop_token stop) {
-        return parts.SendToPeer(to, deadline, std::move(stop));
+      PeerSourceOptions{.send = [&parts](const PeerRequest& request, Deadline deadline, std::stop_token stop) {
+        return parts.SendToPeer(request, deadline, std::move(stop));
       }});
   for (grpc::Service* own : {parts.control->service(), &parts.status->service(), &parts.load->service(),
                              &parts.peer_source->service(), &parts.grpc_listener->service()}) {

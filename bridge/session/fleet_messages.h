@@ -32,6 +32,12 @@ struct FleetWelcome {
   Duration heartbeat{};          // the next one is due after this time
 };
 
+// A replica asks another for what that has live.
+struct PeerRequest {
+  std::string to;      // the replica's own address
+  bool first = false;  // only where nothing is live there: what a publisher has brought meanwhile stays
+};
+
 // The replica's way to its publisher. Thread-safety: thread-safe.
 class FleetLink {
  public:

@@ -49,14 +49,15 @@ std::unique_ptr<FleetLink> MakeGrpcFleetLink(std::string publisher, ClientSecuri
   return std::make_unique<GrpcFleetLink>(std::move(publisher), std::move(security));
 }
 
-Result<WeightVersion> FetchFromPeer(const std::string& peer, const std::string& to, Deadline deadline,
+Result<WeightVersion> FetchFromPeer(const std::string& peer, const PeerRequest& wanted, Deadline deadline,
                                     const std::stop_token& stop, const ClientSecurity& security) {
   ASSIGN_OR_RETURN(const auto channel, ConnectGrpcChannel(peer, deadline, Clock::Real(), security));
   grpc::ClientContext context;
   context.set_deadline(GrpcDeadline(deadline, Clock::Real()));
   const std::stop_callback cancel(stop, [&context] { context.TryCancel(); });
   v1::SendLiveRequest request;
-  request.set_to(to);
+  request.set_to(wanted.to);
+  request.set_first(wanted.first);
   v1::SendLiveResponse answer;
   const grpc::Status status = v1::PeerSource::NewStub(channel)->SendLive(&context, request, &answer);
   if (stop.stop_requested()) return Status::Cancelled("cancelled", "stopped");

@@ -15,10 +15,10 @@ namespace bascule {
 // Connects anew for every call: a publisher that has been restarted is found again.
 std::unique_ptr<FleetLink> MakeGrpcFleetLink(std::string publisher, ClientSecurity security);
 
-// Has the engine at `peer` send what it has live to the engine at `to`; gives what is live there then.
+// Has the engine at `peer` send what it has live to the one that asks; gives what is live there then.
 //
 // as PeerSource.SendLive (fleet.proto); Unavailable "peer_unreachable"; DeadlineExceeded "deadline"; Cancelled
-Result<WeightVersion> FetchFromPeer(const std::string& peer, const std::string& to, Deadline deadline,
+Result<WeightVersion> FetchFromPeer(const std::string& peer, const PeerRequest& request, Deadline deadline,
                                     const std::stop_token& stop, const ClientSecurity& security);
 
 }  // namespace bascule

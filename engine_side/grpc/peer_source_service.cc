@@ -28,7 +28,7 @@ class PeerSourceService::Service final : public v1::PeerSource::Service {
     const auto left = std::chrono::duration_cast<Duration>(context->deadline() - std::chrono::system_clock::now());
     const Deadline deadline = Deadline::After(Clock::Real(), std::min(left, options_.deadline));
     const CallerWatch watch(*context, stopping_.get_token());
-    const SendReport report = options_.send(request->to(), deadline, watch.token());
+    const SendReport report = options_.send({.to = request->to(), .first = request->first()}, deadline, watch.token());
     if (!report.status.ok()) return ToGrpc(report.status);
     ToProto(report.version, *out->mutable_version());
     out->set_bytes(report.bytes);

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "bridge/send/publish_session.h"
+#include "bridge/session/fleet_messages.h"
 
 namespace grpc {
 class Service;
@@ -19,7 +20,7 @@ namespace bascule {
 
 struct PeerSourceOptions {
   // Called on a thread of the server's; `stop` is requested when the caller has gone away or the engine stops.
-  std::function<SendReport(const std::string& to, Deadline deadline, std::stop_token stop)> send;
+  std::function<SendReport(const PeerRequest& request, Deadline deadline, std::stop_token stop)> send;
   int at_once = 2;                               // so many; others are refused
   Duration deadline = std::chrono::minutes(30);  // where a caller has none, or a later one
 };

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import time
 import unittest
 
@@ -135,6 +136,20 @@ class CacheDaemonTest(EndToEndTest):
         self.until_cache(again, lambda cache: {row["pid"] for row in cache["engines"]} == {engine.pid, late.pid})
         self.assertEqual(self.status(engine)["live"]["version"], 1, "it does not go back with a daemon that starts anew")
         self.assertEqual(self.generate(engine, PROMPT)["tokens"], tokens)
+
+    def test_a_daemon_that_stops_holds_nobody_up_who_has_its_version_and_newcomers_until_their_deadline(self):
+        daemon = self.start_daemon(checkpoint())
+        engine = self.start_attached()
+        tokens = self.generate(engine, PROMPT)["tokens"]
+
+        daemon.send(signal.SIGSTOP)
+
+        self.assertEqual(self.generate(engine, PROMPT)["tokens"], tokens)
+        hurried = run("engine", checkpoint(), "--from-daemon", self.socket, "--load-deadline", "1s", env=self.env)
+        self.assert_fails(hurried, 1, "deadline")
+        daemon.send(signal.SIGCONT)
+        self.publish_ok(checkpoint(version=2), daemon)
+        self.assertEqual(self.until_live(engine, 1)["live"]["digest"], self.digest(checkpoint(version=2)))
 
     def test_a_daemon_that_is_killed_while_it_loads_leaves_no_socket_that_is_taken_for_a_ready_one(self):
         """C-122."""

@@ -47,10 +47,10 @@ class PolicyAllTest(FleetTest):
         to = ",".join(engine.address for engine in engines)
         return ("publish", path, "--to", to, "--policy", "all", "--journal", self.journal(), *arguments)
 
-    def publish_caught_before_the_decision(self, engines):
+    def publish_caught_before_the_decision(self, engines, *arguments):
         """A publish that waits for engine 2, which is stopped; engine 3 is ready. And a watch of each."""
         watches = [self.watch(engine) for engine in engines]
-        publisher = self.start(*self.publish_all(large(2), engines, "--max-rate", SLOW))
+        publisher = self.start(*self.publish_all(large(2), engines, "--max-rate", SLOW, *arguments))
         watches[2].until(lambda line: session_state(line) == "receiving")
         engines[2].send(signal.SIGSTOP)
         for number in (0, 1, 3):
@@ -105,6 +105,40 @@ class PolicyAllTest(FleetTest):
         ended = publisher.finish()
         self.assertEqual((ended.code, states(ended)), (4, ["committed"] * 3 + ["missed"]), ended)
         self.finish_what_was_decided(engines)
+
+    def test_one_that_stops_between_the_decision_and_its_flip_has_missed_it_and_serves_its_old_version(self):
+        engines = self.start_fleet(large(1))
+        publisher, watches = self.publish_caught_before_the_decision(engines, "--deadline", "12s")
+        engines[3].send(signal.SIGSTOP)
+        engines[2].send(signal.SIGCONT)
+        for watch in watches[:3]:
+            watch.until(lambda line: line["live"]["version"] == 1)
+
+        ended = publisher.finish()
+        engines[3].send(signal.SIGCONT)
+
+        self.assertEqual((ended.code, states(ended)), (1, ["committed"] * 3 + ["missed"]), ended)
+        self.assertEqual(ended.error["reason"], "deadline")
+        watches[3].until(lambda line: line["session"] is None)
+        self.assertEqual(engines[3].status()["live"]["version"], 0)
+        again = run(*self.publish_all(large(2), engines, "--version", 1), env=self.env)
+        self.assertEqual((again.code, states(again)), (0, ["committed"] * 4), again)
+        for engine in engines:
+            self.assert_live(engine, 1)
+
+    def test_a_publisher_that_stops_when_replicas_are_ready_costs_them_the_deadline_and_no_more(self):
+        engines = self.start_fleet(large(1))
+        publisher, watches = self.publish_caught_before_the_decision(engines, "--deadline", "8s")
+
+        publisher.send(signal.SIGSTOP)
+        engines[2].send(signal.SIGCONT)
+
+        for watch, engine in zip(watches, engines):
+            line = watch.until(lambda line: line["session"] is None)
+            self.assertEqual((line["live"]["version"], line["last_error"]["reason"]), (0, "deadline"))
+        publisher.kill()
+        again = run(*self.publish_all(large(2), engines), env=self.env)
+        self.assertEqual((again.code, states(again)), (0, ["committed"] * 4), again)
 
     def test_a_publisher_that_is_killed_after_its_decision_finishes_it_from_its_journal(self):
         engines = self.start_fleet(large(1))

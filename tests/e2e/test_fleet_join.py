@@ -101,6 +101,23 @@ class JoinTest(FleetTest):
         live = self.run_ok("status", address).object["live"]
         self.assertEqual((live["run"], live["version"], live["digest"]), ("r", 3, ended.object["version_digest"]))
 
+    def test_what_a_publisher_brings_while_a_peer_is_waited_for_is_not_sent_over(self):
+        peer = self.start_engine(checkpoint(version=2), "--version", 5, "--run", "r")
+        peer.send(signal.SIGSTOP)
+        engine = self.start("engine", checkpoint(), "--from-peer", peer.address)
+        address = engine.until(lambda event: event.get("event") == "listening")["address"]
+        published = self.run_ok("publish", checkpoint(version=3), "--to", address, "--run", "s", "--new-run", "--version", 1)
+
+        peer.send(signal.SIGCONT)
+
+        ready = engine.until(lambda event: event.get("event") == "ready")
+        self.assertEqual((ready["source"], ready["run"], ready["version"]), ("publisher", "s", 1))
+        rows = self.run_ok("versions", address).objects
+        self.assertEqual([(row["run"], row["outcome"]) for row in rows], [("s", "committed")])
+        self.assertEqual(self.run_ok("status", address).object["live"]["digest"], published.object["version_digest"])
+        peer.kill()
+        engine.kill()
+
     def test_a_peer_that_is_not_there_or_cannot_be_dialled_back_is_an_error_and_no_slow_start(self):
         """C-037."""
         engine = self.start_engine(checkpoint())
@@ -111,6 +128,23 @@ class JoinTest(FleetTest):
         wild = run("engine", checkpoint(), "--listen", "0.0.0.0:0", "--join", address, env=self.env)
         self.assert_fails(wild, 1, "bad_address")
         self.assertIn("--advertise", wild.error["message"])
+
+    def test_what_a_publisher_brings_while_the_fleets_version_is_waited_for_is_enough(self):
+        holder = self.start_engine(checkpoint())
+        publisher, address = self.serve(checkpoint(version=2), "--to", holder.address)
+        self.run_ok("rollback", address)  # the publisher does not have these bytes, the holder does
+        holder.send(signal.SIGSTOP)
+        late = self.start("engine", checkpoint(version=3), "--join", address)
+        listening = late.until(lambda event: event.get("event") == "listening")["address"]
+        self.until_fleet(address, lambda fleet: listening in fleet)
+        newer = ("--run", "checkpoint", "--new-run", "--version", 9)
+        self.run_ok("publish", checkpoint(version=3), "--to", listening, *newer)
+
+        holder.send(signal.SIGCONT)
+
+        self.assertEqual(late.until(lambda event: event.get("event") == "ready")["version"], 9)
+        self.assertEqual([row["version"] for row in self.run_ok("versions", listening).objects], [9])
+        late.kill()
 
     def test_a_fleet_goes_back_as_one_and_who_joins_then_gets_that_version_from_a_peer(self):
         engines = self.start_fleet(checkpoint(), 2)

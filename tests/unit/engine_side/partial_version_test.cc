@@ -76,7 +76,7 @@ TEST_F(PartialVersionTest, AWholeVersionHasNoBaseAndNothingIsCarriedOver) {
   EXPECT_EQ(receiver_->status().session->carried_bytes, 0);
 }
 
-// What is built on is told by run, number and digest.
+// C-056: what is built on is told by run, number and digest.
 TEST_F(PartialVersionTest, AnotherBaseThanTheLiveVersionIsRefusedWithBoth) {
   auto publisher = OverVersionOne(kAandN);
   const WeightVersion live = Live();
