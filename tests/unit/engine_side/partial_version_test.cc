@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <string_view>
 #include <thread>
@@ -233,15 +234,15 @@ TEST_F(PartialVersionTest, AFlipInPlaceBringsTheWholeVersionAndItsWayBack) {
   ExpectLiveBytesOf(1);
 }
 
-// The fixture's clock, by which the thread that prepares a slot needs a millisecond for whatever it does.
+// The fixture's clock, but by that of the thread that prepares a slot whatever it does takes a millisecond.
 class SlowPreparerClock final : public Clock {
  public:
   explicit SlowPreparerClock(FakeClock& clock) : clock_(clock) {}
   TimePoint Now() override {
     std::array<char, 16> name{};
     pthread_getname_np(pthread_self(), name.data(), name.size());
-    if (name.data() == std::string_view("session")) clock_.Advance(std::chrono::milliseconds(1));
-    return clock_.Now();
+    if (name.data() != std::string_view("session")) return clock_.Now();
+    return clock_.Now() + std::chrono::milliseconds(++looks_);
   }
   std::chrono::system_clock::time_point WallNow() override { return clock_.WallNow(); }
   bool WaitUntil(CondVar& cond, Mutex& mu, TimePoint until) override REQUIRES(mu) {
@@ -250,17 +251,26 @@ class SlowPreparerClock final : public Clock {
 
  private:
   FakeClock& clock_;
+  std::atomic<int> looks_ = 0;
 };
 
 // The base is copied as slowly as decode steps want it: it pauses after each part until the test moves the time.
 class SlowCarryOverTest : public PartialVersionTest {
  protected:
+  static constexpr Duration kYears = std::chrono::hours(30'000);
+
   SlowCarryOverTest() {
     throttle_.StepTook(/*rows=*/1, std::chrono::milliseconds(1));
-    Start(WeightReceiverOptions{.staging = {.throttle = &throttle_}, .clock = &slow_});
+    Start(WeightReceiverOptions{.staging = {.throttle = &throttle_}, .max_session = kYears, .clock = &slow_});
   }
   ~SlowCarryOverTest() override { Stop(); }
 
+  // However often the test moves the time, it does not come to an end.
+  Offer LongOffer(const ScriptedPublisher& publisher, std::uint64_t number) {
+    Offer offer = publisher.MakePartialOffer(number, Live());
+    offer.time_left = kYears;
+    return offer;
+  }
   // All that is sent is there, and the copy is not.
   void StageBesideTheCopy(ScriptedPublisher& publisher, const Offer& offer) {
     publisher.BeginSession(offer);
@@ -287,7 +297,7 @@ class SlowCarryOverTest : public PartialVersionTest {
 
 TEST_F(SlowCarryOverTest, BucketsComeBesideTheCopyAndTheSealWaitsForIt) {
   auto publisher = OverVersionOne(kAandN);
-  const Offer offer = publisher->MakePartialOffer(2, Live());
+  const Offer offer = LongOffer(*publisher, 2);
   StageBesideTheCopy(*publisher, offer);
 
   publisher->Send(Seal{offer.session, publisher->SealOf(offer)});
@@ -302,7 +312,7 @@ TEST_F(SlowCarryOverTest, BucketsComeBesideTheCopyAndTheSealWaitsForIt) {
 TEST_F(SlowCarryOverTest, LiveMemoryThatHasChangedIsFoundWhicheverThreadProves) {
   auto publisher = OverVersionOne(kAandN);
   SpoilLive(/*rank=*/1, /*tensor=*/2);
-  const Offer offer = publisher->MakePartialOffer(2, Live());
+  const Offer offer = LongOffer(*publisher, 2);
   StageBesideTheCopy(*publisher, offer);
 
   publisher->Send(Seal{offer.session, publisher->SealOf(offer)});
@@ -316,7 +326,7 @@ TEST_F(SlowCarryOverTest, LiveMemoryThatHasChangedIsFoundWhicheverThreadProves) 
 
 TEST_F(SlowCarryOverTest, WhatIsMissingIsNamedWhileTheCopyGoesOn) {
   auto publisher = OverVersionOne(kAandN);
-  const Offer offer = publisher->MakePartialOffer(2, Live());
+  const Offer offer = LongOffer(*publisher, 2);
   publisher->BeginSession(offer);
 
   publisher->Send(Seal{offer.session, publisher->SealOf(offer)});
@@ -330,7 +340,7 @@ TEST_F(SlowCarryOverTest, WhatIsMissingIsNamedWhileTheCopyGoesOn) {
 TEST_F(SlowCarryOverTest, AnAbortEndsTheCopyAtOnceAndLetsGoOfTheBase) {
   auto publisher = OverVersionOne(kAandN);
   for (std::uint64_t number = 2; number <= 3; ++number) {
-    const Offer offer = publisher->MakePartialOffer(number, Live());
+    const Offer offer = LongOffer(*publisher, number);
     StageBesideTheCopy(*publisher, offer);
     if (number == 3) publisher->Send(Seal{offer.session, publisher->SealOf(offer)});
     publisher->Send(Abort{offer.session, Status::Cancelled("cancelled", "by the test")});
