@@ -3,9 +3,12 @@
 #include <algorithm>
 
 #include "base/backoff.h"
+#include "base/error_text.h"
 
 namespace bascule {
 namespace {
+
+constexpr std::size_t kTextBytes = 1024;  // of each member's error
 
 bool SameVersion(const WeightVersion& a, const WeightVersion& b) {
   const bool same_bytes = a.digest.IsZero() || b.digest.IsZero() || a.digest == b.digest;
@@ -51,7 +54,7 @@ Status FleetRoster::Join(const FleetHeartbeat& heartbeat, TimePoint now) {
   member.ready = heartbeat.ready;
   member.live.reset();
   if (!heartbeat.live.run.empty()) member.live = heartbeat.live;
-  if (!heartbeat.last_error.ok()) member.last_error = heartbeat.last_error;
+  if (!heartbeat.last_error.ok()) member.last_error = WithShortText(heartbeat.last_error, kTextBytes);
   return OkStatus();
 }
 
@@ -117,7 +120,7 @@ void FleetRoster::Ended(const std::string& address, const Status& status, Replic
   member.last = state;
   if (!live.run.empty()) member.live = live;
   if (!status.ok()) {
-    member.last_error = status;
+    member.last_error = WithShortText(status, kTextBytes);
     member.phase = phase;
     if (IsLoss(status)) {
       Failed(member, now);

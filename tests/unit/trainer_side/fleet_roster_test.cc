@@ -203,6 +203,17 @@ TEST_F(FleetRosterTest, AFullFleetTakesNobodyInUntilALostOneMakesRoom) {
   EXPECT_EQ(join(""), "bad_address");
 }
 
+TEST_F(FleetRosterTest, OfALongErrorTextTheBeginningIsKept) {
+  const Status why = Status::Unavailable("peer_lost", std::string(64 << 10, 'x'));
+  ASSERT_TRUE(roster_.Join({.address = "a", .instance = {1}, .last_error = why}, now_).ok());
+  EndWith("b", why);
+
+  for (const char* address : {"a", "b"}) {
+    EXPECT_EQ(Row(address).last_error.reason(), "peer_lost");
+    EXPECT_EQ(Row(address).last_error.message().size(), 1024u);
+  }
+}
+
 TEST_F(FleetRosterTest, NobodyIsDueWhereNothingIsCommitted) {
   Beat("c");
 
