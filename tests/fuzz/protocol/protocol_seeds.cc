@@ -8,9 +8,15 @@
 #include "bascule/v1/transfer.pb.h"
 #include "bridge/bucket/bucket_format.h"
 #include "bridge/plan/planner.h"
+#include "bridge/session/grpc/fleet_codec_internal.h"
 #include "bridge/session/grpc/session_codec.h"
+#include "bridge/transport/cuda_ipc/messages.h"
+#include "bridge/transport/nccl/messages.h"
+#include "checkpoint/artifact_manifest.h"
 #include "checkpoint/layout_file.h"
+#include "engine_side/cache_daemon/messages.h"
 #include "tests/support/sample_messages/sample_messages.h"
+#include "trainer_side/decision_text_internal.h"
 
 namespace bascule {
 namespace {
@@ -90,12 +96,83 @@ void WriteRequests(Seeds& seeds) {
   seeds.Write("rollout_request_fuzzer", request.SerializeAsString());
 }
 
+template <typename T>
+std::string BytesOf(const T& message) {
+  return {reinterpret_cast<const char*>(&message), sizeof message};
+}
+
+void WriteFleet(Seeds& seeds) {
+  const WeightVersion version{"run", 7, SampleHash(1)};
+  seeds.Write("fleet_message_fuzzer", ToProto(FleetHeartbeat{.address = "10.0.0.2:7000",
+                                                             .instance = InstanceId{5},
+                                                             .live = version,
+                                                             .ready = true,
+                                                             .last_error = Status::DataLoss("reason", "text")})
+                                          .SerializeAsString());
+  v1::JoinResponse welcome;
+  ToProto(FleetWelcome{.required = version, .holders = {"[::1]:7001"}, .heartbeat = std::chrono::seconds(2)}, welcome);
+  seeds.Write("fleet_message_fuzzer", welcome.SerializeAsString());
+}
+
+void WriteLocalMessages(Seeds& seeds) {
+  const std::string fuzzer = "local_message_fuzzer";
+  const RouteHello route{
+      .connection = 1, .route = {.sender_rank = 0, .engine_rank = 1}, .frame_bytes = 4096, .credits = 4};
+  seeds.Write(fuzzer, BytesOf(ToShm(route)));
+  seeds.Write(fuzzer, BytesOf(ToShm(Status::Unavailable("peer_lost", "text"))));
+  seeds.Write(fuzzer, BytesOf(ToShm(1, BucketAck{2, 1, BucketVerdict::kGood})));
+  seeds.Write(fuzzer, BytesOf(CudaIpcHello{.route = ToShm(route)}));
+  seeds.Write(fuzzer, ToAddress(CudaIpcAddress{.devices = {DeviceUuid{}}, .path = "/run/engine.sock"}));
+  seeds.Write(fuzzer, BytesOf(NcclWords{.payload_bytes = 64}));
+  seeds.Write(fuzzer,
+              ToAddress(NcclAddress{
+                  .devices = {DeviceUuid{}}, .version = "2.28.9", .carrier = {TransportKind::kGrpc, "host:5000"}}));
+  seeds.Write(fuzzer, BytesOf(CacheHello{}));
+  seeds.Write(fuzzer, BytesOf(CacheWelcome{}));
+  seeds.Write(fuzzer,
+              BytesOf(CacheVersion{.number = 7, .manifest_bytes = 64, .rank_count = 2, .run = ToRunText("run")}));
+  seeds.Write(fuzzer, BytesOf(EngineReport{.live_number = 7, .live_run = ToRunText("run")}));
+}
+
+// What ends with a hash goes without: the fuzzers add the right one.
+std::string Unsealed(std::string text, std::string_view mark) {
+  text.resize(text.rfind(mark));
+  return text;
+}
+
+void WriteFiles(Seeds& seeds) {
+  seeds.Write("model_config_fuzzer",
+              R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":64,"intermediate_size":96,)"
+              R"("num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":16,"vocab_size":130,)"
+              R"("rms_norm_eps":1e-5,"rope_theta":10000.0,"rope_scaling":{"rope_type":"llama3","factor":8.0,)"
+              R"("low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":64},)"
+              R"("tie_word_embeddings":false,"max_position_embeddings":512,"hidden_act":"silu"})");
+  seeds.Write(
+      "model_config_fuzzer",
+      R"({"architectures":["Qwen3MoeForCausalLM"],"hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,)"
+      R"("num_key_value_heads":2,"num_experts":8,"num_experts_per_tok":2,"moe_intermediate_size":32,"vocab_size":130,)"
+      R"("mlp_only_layers":[0],"quantization_config":{"quant_method":"fp8","fmt":"e4m3","weight_block_size":[128,128],)"
+      R"("modules_to_not_convert":["lm_head"]}})");
+  ArtifactManifest manifest;
+  manifest.fingerprint = {.architecture = "model", .dtype = "BF16", .quantization = "none"};
+  manifest.layout = manifest.stored = PlainLayout(SampleLayout().tensors);
+  manifest.digests.resize(manifest.layout.tensors.size());
+  manifest.version_digest = VersionDigestOf(manifest.layout.tensors, manifest.digests);
+  manifest.ranks = {{.file = "rank-0.safetensors", .bytes = 64}};
+  seeds.Write("artifact_manifest_fuzzer", Unsealed(WriteArtifactManifest(manifest), ",\"sha256\""));
+  const CommitDecision decision{.version = {"run 1%", 7, SampleHash(1)}, .replicas = {"a:1", "b:2"}, .live = {"a:1"}};
+  seeds.Write("journal_fuzzer", Unsealed(DecisionText(decision), "end "));
+}
+
 void WriteAll(const std::string& root) {
   std::filesystem::remove_all(root);
   Seeds seeds(root);
   WriteSessions(seeds);
   WriteFrames(seeds);
   WriteRequests(seeds);
+  WriteFleet(seeds);
+  WriteLocalMessages(seeds);
+  WriteFiles(seeds);
   seeds.Write("layout_file_fuzzer", WriteLayout(SampleLayout()));
   seeds.Write("layout_file_fuzzer", WriteLayout(PlainLayout(SampleLayout().tensors)));
   seeds.Write("token_file_fuzzer", "# who\n\nsesame~1 read\nsesame~2 generate,operate , publish\n");
