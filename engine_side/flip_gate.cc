@@ -129,7 +129,9 @@ Status FlipGate::ExchangeInPlace(const HeldDigests& live, const HeldDigests& nex
 
 // A session may have taken the kept slot by now.
 Result<WeightVersion> FlipGate::MakeKeptLive(bool refused) {
-  const auto exchange = [this](const HeldDigests& live, const HeldDigests& kept) { return ExchangeInPlace(live, kept); };
+  const auto exchange = [this](const HeldDigests& live, const HeldDigests& kept) {
+    return ExchangeInPlace(live, kept);
+  };
   Result<WeightVersion> live = in_place_ == nullptr ? slots_.SwapKept() : slots_.SwapKeptInPlace(exchange);
   if (live.ok() && refused) slots_.ForgetKept();
   return live;

@@ -20,7 +20,7 @@ struct HistoryEntry {
   enum class Kind { kInitial, kFull, kRollback } kind = Kind::kFull;
   bool committed = false;
   bool refused = false;  // a rollback: what was live before it is not kept
-  Status why;  // of an abort
+  Status why;            // of an abort
   std::chrono::system_clock::time_point at;
   std::int64_t bytes = 0;          // received
   std::int64_t carried_bytes = 0;  // copied from the version before: a partial one

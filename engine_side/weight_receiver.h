@@ -133,8 +133,8 @@ class WeightReceiver {
   // Weights for one decode step; empty while nothing is live.
   [[nodiscard]] virtual WeightLease AcquireLive() = 0;
 
-  // Back to the kept version at the next safe point; `to` must be its number when given. What was live is kept then, and
-  // a second rollback goes forward to it again, unless it is `refused`.
+  // Back to the kept version at the next safe point; `to` must be its number when given. What was live is kept then,
+  // and a second rollback goes forward to it again, unless it is `refused`.
   //
   // FailedPrecondition "no_kept_version" | "flip_in_progress"; NotFound "version_not_kept"; DeadlineExceeded "deadline"
   virtual Result<FlipReport> Rollback(std::optional<std::uint64_t> to, Deadline deadline, bool refused = false) = 0;

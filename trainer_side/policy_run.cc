@@ -171,10 +171,9 @@ void PolicyRun::Canary() {
 }
 
 void PolicyRun::RollBackCanary(Replica& canary, const WeightVersion& previous, const Status& verdict) {
-  const Result<FlipReport> back =
-      RollBackReplica(*canary.connection,
-                      {.from = canary.sent.version, .to = previous.number, .why = verdict, .refused = true},
-                      std::max(terms_.deadline, Deadline::After(terms_.clock, kRollbackTime)));
+  const Result<FlipReport> back = RollBackReplica(
+      *canary.connection, {.from = canary.sent.version, .to = previous.number, .why = verdict, .refused = true},
+      std::max(terms_.deadline, Deadline::After(terms_.clock, kRollbackTime)));
   if (back.ok()) {
     canary.state = ReplicaState::kRolledBack;
     canary.sent.flip = *back;

@@ -86,7 +86,8 @@ std::vector<SessionMessage> OneMessageOfEach() {
           {{"engine:1", Status::Unavailable("rank_lost", "trainer rank 2"), "send", TransportKind::kShm, 1, 2, report},
            {"engine:2", OkStatus(), "", TransportKind::kGrpc, 3, 4, report}}},
       Require{{"run", 8, SampleHash(4)}},
-      RollBack{{"run", 8, SampleHash(4)}, 7, Status::Aborted("gate_refused", "why"), std::chrono::microseconds(78), true},
+      RollBack{
+          {"run", 8, SampleHash(4)}, 7, Status::Aborted("gate_refused", "why"), std::chrono::microseconds(78), true},
       RolledBack{report},
       GroupAgain{6}};
 }

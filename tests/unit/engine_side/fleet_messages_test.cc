@@ -90,8 +90,8 @@ TEST_F(FleetMessagesTest, NoRollbackGoesToAVersionThatWasRefused) {
   auto publisher = WithVersionOne();
   publisher->Publish(publisher->MakeOffer(2));
 
-  publisher->Send(RollBack{
-      live(), 1, Status::DataLoss("sentinel_differs", "prompt 3"), std::chrono::hours(1), /*refused=*/true});
+  publisher->Send(
+      RollBack{live(), 1, Status::DataLoss("sentinel_differs", "prompt 3"), std::chrono::hours(1), /*refused=*/true});
   publisher->Expect<RolledBack>();
 
   EXPECT_FALSE(receiver_->status().kept);
