@@ -6,7 +6,7 @@
 
 int main() {
   using namespace bascule::simulation;
-  constexpr std::uint64_t kSchedules = 4000;
+  constexpr std::uint64_t kSchedules = 20'000;
   Tally tally;
   const auto finding = RunCampaign({.first_seed = 1, .schedules = kSchedules, .processes = 2}, tally);
   if (!finding) {
