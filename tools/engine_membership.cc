@@ -53,7 +53,8 @@ Status EngineMembership::Begin(const std::function<Status()>& load, Deadline dea
     ASSIGN_OR_RETURN(brought, AttachToDaemon(deadline, stop));
   }
   if (!options_.from_peer.empty()) {
-    const auto fetch = [&] { return Fetch({options_.from_peer}, /*first=*/true, deadline, stop); };
+    const PeerRequest whatever{.to = address_, .first = true, .version = std::nullopt};
+    const auto fetch = [&] { return Fetch({options_.from_peer}, whatever, deadline, stop); };
     RETURN_IF_ERROR(BringFirst(fetch, FirstSource::kPeer, deadline, stop));
     brought = true;
   }
@@ -98,11 +99,11 @@ Status EngineMembership::Join(const std::function<Status()>& load, Deadline dead
   return AwaitReady(deadline, stop);
 }
 
-Status EngineMembership::Fetch(const std::vector<std::string>& holders, bool first, Deadline deadline,
+Status EngineMembership::Fetch(const std::vector<std::string>& holders, const PeerRequest& request, Deadline deadline,
                                const std::stop_token& stop) {
   Status status;
   for (const std::string& holder : holders) {
-    status = FetchFromPeer(holder, {.to = address_, .first = first}, deadline, stop, security_).status();
+    status = FetchFromPeer(holder, request, deadline, stop, security_).status();
     if (status.ok() || stop.stop_requested()) return status;
   }
   return status;
@@ -139,9 +140,12 @@ Status EngineMembership::AwaitReady(Deadline deadline, const std::stop_token& st
     // A publisher may come to lack the bytes of what it was going to send.
     const FleetWelcome now = member_->welcome();
     if (now.required && now.required != fetched && !now.publisher_sends && !now.holders.empty()) {
-      fetched = now.required;
-      const Status done = Fetch(now.holders, /*first=*/false, deadline, stop);
-      if (!CameFirst(done) && !receiver.status().Ready()) RETURN_IF_ERROR(done);
+      const PeerRequest request{.to = address_, .first = false, .version = now.required};
+      const Status done = Fetch(now.holders, request, deadline, stop);
+      // The holder has gone on: the publisher will hear of it, and say who has the version now.
+      const bool gone_on = done.reason() == "version_not_live";
+      if (!gone_on) fetched = now.required;
+      if (!gone_on && !CameFirst(done) && !receiver.status().Ready()) RETURN_IF_ERROR(done);
     }
     if (const auto mark = receiver.WaitForChange(seen, Deadline::After(clock, kLook)); mark.ok()) seen = *mark;
   }

@@ -57,7 +57,8 @@ class EngineMembership {
   Result<bool> AttachToDaemon(Deadline deadline, const std::stop_token& stop);
   Status Join(const std::function<Status()>& load, Deadline deadline, const std::stop_token& stop);
   // From the first of those that have it.
-  Status Fetch(const std::vector<std::string>& holders, bool first, Deadline deadline, const std::stop_token& stop);
+  Status Fetch(const std::vector<std::string>& holders, const PeerRequest& request, Deadline deadline,
+               const std::stop_token& stop);
   // Has `bring` make a version live, unless somebody else does.
   Status BringFirst(const std::function<Status()>& bring, FirstSource source, Deadline deadline,
                     const std::stop_token& stop);

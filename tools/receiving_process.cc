@@ -167,7 +167,7 @@ SendReport ReceivingProcess::Parts::SendToPeer(const PeerRequest& request, Deadl
   connection.model = model;
   connection.control = &peers->control;
   connection.transports = {&peers->shm, &peers->grpc};
-  return SendLive(*receiver, families, std::move(connection), deadline, std::move(stop), request.first);
+  return SendLive(*receiver, families, std::move(connection), deadline, std::move(stop), request);
 }
 
 void ReceivingProcess::Parts::ShowHealth(const std::stop_token& stop) {

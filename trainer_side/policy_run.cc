@@ -166,14 +166,15 @@ void PolicyRun::Canary() {
   LogInfo("canary_judged", "replica={} version={} verdict=\"{}\"", canary.address(), canary.sent.version.ToString(),
           verdict.ToString());
   if (verdict.ok()) return ForEach(rest, [&](Replica& replica) { Send(replica, terms_.cancel); });
-  RollBackCanary(canary, previous, verdict);
+  RollBackCanary(canary, verdict);
   GiveUp(rest, verdict.WithContext(fmt::format("canary {}", canary.address())));
 }
 
-void PolicyRun::RollBackCanary(Replica& canary, const WeightVersion& previous, const Status& verdict) {
-  const Result<FlipReport> back = RollBackReplica(
-      *canary.connection, {.from = canary.sent.version, .to = previous.number, .why = verdict, .refused = true},
-      std::max(terms_.deadline, Deadline::After(terms_.clock, kRollbackTime)));
+// To what was live before, which is not always what was heard of last: others roll back and publish, too.
+void PolicyRun::RollBackCanary(Replica& canary, const Status& verdict) {
+  const Result<FlipReport> back =
+      RollBackReplica(*canary.connection, {.from = canary.sent.version, .why = verdict, .refused = true},
+                      std::max(terms_.deadline, Deadline::After(terms_.clock, kRollbackTime)));
   if (back.ok()) {
     canary.state = ReplicaState::kRolledBack;
     canary.sent.flip = *back;

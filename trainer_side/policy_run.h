@@ -61,7 +61,7 @@ class PolicyRun {
   Status WriteDownLate(const WeightVersion& version, const std::string& replica) EXCLUDES(late_);
   Status WriteDown(const WeightVersion& version) const;
   void NoteLive(const Replica& replica) const;
-  void RollBackCanary(Replica& canary, const WeightVersion& previous, const Status& verdict);
+  void RollBackCanary(Replica& canary, const Status& verdict);
 
   // Over another transport once more, where the one that was chosen has failed.
   void Send(Replica& replica, const StopSignal& stop, FlipDecider* decider = nullptr) const;

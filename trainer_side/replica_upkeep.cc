@@ -68,8 +68,8 @@ void ReplicaDriver::SettleRefused(Deadline deadline, const Cancellation& cancel)
     ReplicaConnection& connection = *replica->connection;
     const auto& [version, why] = refused->second;
     if (connection.live() == version && !connection.kept().run.empty()) {
-      const Result<FlipReport> back = RollBackReplica(
-          connection, {.from = version, .to = connection.kept().number, .why = why, .refused = true}, deadline, cancel);
+      const Result<FlipReport> back =
+          RollBackReplica(connection, {.from = version, .why = why, .refused = true}, deadline, cancel);
       if (!back.ok()) {
         replica->Fail(back.status().WithContext(fmt::format("not rolled back after {}", why.reason())));
         continue;

@@ -85,7 +85,10 @@ class ReplicaConnection {
   // The process that answered: another after a restart at the same address.
   InstanceId engine() const { return engine_; }
   void NoteCommitted(const WeightVersion& version);
-  void NoteRolledBack(bool keeps) { live_ = std::exchange(kept_, keeps ? std::move(live_) : WeightVersion{}); }
+  void NoteRolledBack(const WeightVersion& live, bool keeps) {
+    kept_ = keeps ? std::exchange(live_, live) : WeightVersion{};
+    live_ = live;
+  }
 
   const ConnectionOptions& options() const { return options_; }
   SendPhase phase() const { return phase_; }

@@ -29,7 +29,7 @@ Result<FlipReport> RollBackReplica(ReplicaConnection& connection, RollBack reque
   request.time_left = deadline.Left(*connection.options().clock);
   Result<FlipReport> report = AskForRollback(connection, request, deadline, stop);
   if (report.ok()) {
-    connection.NoteRolledBack(/*keeps=*/!request.refused);
+    connection.NoteRolledBack(report->version, /*keeps=*/!request.refused);
     return report;
   }
   if (!connection.inbox().Quiet() || report.status().code() == StatusCode::kDeadlineExceeded ||

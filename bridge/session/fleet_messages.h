@@ -36,6 +36,7 @@ struct FleetWelcome {
 struct PeerRequest {
   std::string to;      // the replica's own address
   bool first = false;  // only where nothing is live there: what a publisher has brought meanwhile stays
+  std::optional<WeightVersion> version;  // only this one: the peer may have gone on, be it to one that is on trial
 };
 
 // The replica's way to its publisher. Thread-safety: thread-safe.

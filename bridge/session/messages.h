@@ -122,9 +122,9 @@ struct Require {
 // Publisher -> receiver, between sessions: back to the kept version at the next safe point, an operation of the replica
 // with its own row in the history. Refused with Abort of session zero, and then nothing changes.
 struct RollBack {
-  WeightVersion from;    // what must be live
-  std::uint64_t to = 0;  // number of what must be kept
-  Status why;            // for the history, e.g. what the gate said of a canary
+  WeightVersion from;               // what must be live
+  std::optional<std::uint64_t> to;  // number of what must be kept; none: whatever is
+  Status why;                       // for the history, e.g. what the gate said of a canary
   Duration time_left{};
   bool refused = false;  // by a gate: no rollback may go to `from`, so it is not kept
 };

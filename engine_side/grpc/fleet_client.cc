@@ -58,6 +58,7 @@ Result<WeightVersion> FetchFromPeer(const std::string& peer, const PeerRequest& 
   v1::SendLiveRequest request;
   request.set_to(wanted.to);
   request.set_first(wanted.first);
+  if (wanted.version) ToProto(*wanted.version, *request.mutable_version());
   v1::SendLiveResponse answer;
   const grpc::Status status = v1::PeerSource::NewStub(channel)->SendLive(&context, request, &answer);
   if (stop.stop_requested()) return Status::Cancelled("cancelled", "stopped");

@@ -23,12 +23,18 @@ class PeerSourceService::Service final : public v1::PeerSource::Service {
   grpc::Status SendLive(grpc::ServerContext* context, const v1::SendLiveRequest* request,
                         v1::SendLiveResponse* out) override {
     if (const auto address = NetAddress::Parse(request->to()); !address.ok()) return ToGrpc(address.status());
+    PeerRequest wanted{.to = request->to(), .first = request->first(), .version = std::nullopt};
+    if (request->has_version()) {
+      Result<WeightVersion> version = FromProto(request->version());
+      if (!version.ok()) return ToGrpc(version.status());
+      wanted.version = *std::move(version);
+    }
     const CallLimit::Place place(sending_);
     if (const Status taken = place.Taken("peer_busy"); !taken.ok()) return ToGrpc(taken);
     const auto left = std::chrono::duration_cast<Duration>(context->deadline() - std::chrono::system_clock::now());
     const Deadline deadline = Deadline::After(Clock::Real(), std::min(left, options_.deadline));
     const CallerWatch watch(*context, stopping_.get_token());
-    const SendReport report = options_.send({.to = request->to(), .first = request->first()}, deadline, watch.token());
+    const SendReport report = options_.send(wanted, deadline, watch.token());
     if (!report.status.ok()) return ToGrpc(report.status);
     ToProto(report.version, *out->mutable_version());
     out->set_bytes(report.bytes);

@@ -317,10 +317,10 @@ Status EngineNode::LoadBase() {
       .status;
 }
 
-Status EngineNode::SendLiveTo(const std::string& address, Deadline deadline) {
+Status EngineNode::SendLiveTo(const PeerRequest& request, Deadline deadline) {
   const auto control = network_.DialerOf(node_);
   const auto routes = network_.RouteDialerOf(node_);
-  return SendLive(*receiver_, {}, ConnectionTo(address, *control, *routes), deadline).status;
+  return SendLive(*receiver_, {}, ConnectionTo(request.to, *control, *routes), deadline, {}, request).status;
 }
 
 bool EngineNode::IsLiveNow(const WeightVersion& version) {

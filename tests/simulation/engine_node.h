@@ -74,7 +74,7 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   std::uint64_t HighestNumber(const std::string& run) const;
 
   // Sends what is live here to another engine.
-  Status SendLiveTo(const std::string& address, Deadline deadline);
+  Status SendLiveTo(const PeerRequest& request, Deadline deadline);
 
  private:
   Result<SafePoint> RunAtSafePoint(std::uint64_t at_step, const std::function<void()>& critical,

@@ -100,8 +100,9 @@ Status EngineStart::JoinFleet(const std::stop_token& stop) {
   ASSIGN_OR_RETURN(const FleetWelcome welcome, member_->Join(Deadline::After(clock_, kStartTime), stop));
   if (!welcome.required) return options_.load ? options_.load() : OkStatus();
   if (welcome.publisher_sends) return OkStatus();
+  const PeerRequest request{.to = options_.address, .first = false, .version = welcome.required};
   for (const std::string& holder : welcome.holders) {
-    if (surroundings_.fetch(holder, options_.address, Deadline::After(clock_, kStartTime)).ok()) break;
+    if (surroundings_.fetch(holder, request, Deadline::After(clock_, kStartTime)).ok()) break;
   }
   return OkStatus();
 }

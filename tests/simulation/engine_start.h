@@ -24,7 +24,7 @@ struct EngineSurroundings {
   std::function<Result<FleetWelcome>(const FleetHeartbeat&, Deadline)> join;
   std::function<Status(const std::string& address, InstanceId, Deadline)> leave;
   // Has the engine at `holder` send what it has to `address`.
-  std::function<Status(const std::string& holder, const std::string& address, Deadline)> fetch;
+  std::function<Status(const std::string& holder, const PeerRequest&, Deadline)> fetch;
 };
 
 struct EngineStartOptions {

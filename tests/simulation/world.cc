@@ -86,7 +86,7 @@ class World {
   void Build();
   EngineSurroundings Surroundings();
   std::shared_ptr<EngineNode> EngineAt(const std::string& address) const;
-  Status Fetch(const std::string& holder, const std::string& address, Deadline deadline);
+  Status Fetch(const std::string& holder, const PeerRequest& request, Deadline deadline);
   Status Judge(const CanaryView& canary);
   void StartEngine(Engine& engine);
   void RunJob(TrainerJob& job, int publishes);
@@ -200,8 +200,8 @@ EngineSurroundings World::Surroundings() {
                 if (jobs_.empty()) return Status::Unavailable("peer_unreachable", "no trainer");
                 return jobs_.front()->Leave(scheduler_.node(), address, instance, deadline);
               },
-          .fetch = [this](const std::string& holder, const std::string& address,
-                          Deadline deadline) { return Fetch(holder, address, deadline); }};
+          .fetch = [this](const std::string& holder, const PeerRequest& request,
+                          Deadline deadline) { return Fetch(holder, request, deadline); }};
 }
 
 std::shared_ptr<EngineNode> World::EngineAt(const std::string& address) const {
@@ -209,12 +209,12 @@ std::shared_ptr<EngineNode> World::EngineAt(const std::string& address) const {
   return found == engines_.end() ? nullptr : found->node;
 }
 
-Status World::Fetch(const std::string& holder, const std::string& address, Deadline deadline) {
+Status World::Fetch(const std::string& holder, const PeerRequest& request, Deadline deadline) {
   const std::shared_ptr<EngineNode> peer = EngineAt(holder);
   if (peer == nullptr) return Status::Unavailable("peer_unreachable", holder);
   Status sent;
   RETURN_IF_ERROR(network_.Call(scheduler_.node(), peer->node(), "SendLive", deadline,
-                                [&] { sent = peer->SendLiveTo(address, deadline); }));
+                                [&] { sent = peer->SendLiveTo(request, deadline); }));
   return sent;
 }
 

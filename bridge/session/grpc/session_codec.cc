@@ -190,7 +190,7 @@ Result<SessionMessage> Decode(const v1::Require& proto) {
 void Encode(const RollBack& roll_back, v1::SessionMessage& message) {
   v1::RollBack* proto = message.mutable_roll_back();
   ToProto(roll_back.from, proto->mutable_from());
-  proto->set_to(roll_back.to);
+  if (roll_back.to) proto->set_to(*roll_back.to);
   proto->set_time_left_us(MicrosecondsOf(roll_back.time_left));
   proto->set_refused(roll_back.refused);
   if (roll_back.why.ok()) return;
@@ -202,7 +202,7 @@ void Encode(const RollBack& roll_back, v1::SessionMessage& message) {
 Result<SessionMessage> Decode(const v1::RollBack& proto) {
   RollBack roll_back;
   ASSIGN_OR_RETURN(roll_back.from, FromProto(proto.from()));
-  roll_back.to = proto.to();
+  if (proto.has_to()) roll_back.to = proto.to();
   roll_back.refused = proto.refused();
   ASSIGN_OR_RETURN(roll_back.time_left, TimeLeftFromProto("roll_back.time_left_us", proto.time_left_us()));
   if (!proto.code().empty()) {

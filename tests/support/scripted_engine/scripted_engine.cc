@@ -70,6 +70,12 @@ void ScriptedEngine::SetLive(WeightVersion live) {
   live_ = std::move(live);
 }
 
+void ScriptedEngine::GoBack() {
+  MutexLock lock(mu_);
+  std::swap(live_memory_, kept_memory_);
+  std::swap(live_, kept_);
+}
+
 std::vector<std::byte> ScriptedEngine::Live(int engine_rank, int tensor) const {
   MutexLock lock(mu_);
   return live_memory_[static_cast<std::size_t>(engine_rank)][static_cast<std::size_t>(tensor)];
@@ -315,7 +321,7 @@ bool ScriptedEngine::OnFlip(Connection& connection, const Flip& flip) {
 bool ScriptedEngine::OnRollBack(Connection& connection, const RollBack& roll_back) {
   if (Misbehaves(EngineStep::kRollback, connection)) return true;
   MutexLock lock(mu_);
-  if (live_ != roll_back.from || kept_.run.empty() || kept_.number != roll_back.to) {
+  if (live_ != roll_back.from || kept_.run.empty() || kept_.number != roll_back.to.value_or(kept_.number)) {
     return connection.channel.Send(Abort{{}, Status::FailedPrecondition("version_not_live", "by the engine")}).ok();
   }
   std::swap(live_memory_, kept_memory_);

@@ -53,6 +53,8 @@ class ScriptedEngine {
 
   void Play(EngineScript script) EXCLUDES(mu_);
   void SetLive(WeightVersion live) EXCLUDES(mu_);
+  // As an operator does it: no publisher hears of it.
+  void GoBack() EXCLUDES(mu_);
   void TakeFullTensorsOnly() { full_tensors_only_ = true; }
 
   // Local tensor of an engine rank as of the last commit.

@@ -1,4 +1,5 @@
 // What a fleet's publisher says between sessions, as a receiver takes it: what is required, and the way back.
+#include "engine_side/peer_sender.h"
 #include "tests/unit/engine_side/receiver_fixture.h"
 
 namespace bascule {
@@ -102,6 +103,24 @@ TEST_F(FleetMessagesTest, NoRollbackGoesToAVersionThatWasRefused) {
   publisher->Publish(publisher->MakeOffer(3));
   ASSERT_TRUE(receiver_->Rollback(std::nullopt, Soon()).ok());
   ExpectLiveBytesOf(1);
+}
+
+// What its publisher knows of a peer is as old as its last word: it may be the canary of a newer version by now.
+TEST_F(FleetMessagesTest, APeerThatHasGoneOnSendsNothingInPlaceOfWhatItIsAskedFor) {
+  auto publisher = WithVersionOne();
+  const WeightVersion one = live();
+  publisher->Publish(publisher->MakeOffer(2));
+  const auto send = [&](const std::optional<WeightVersion>& version) {
+    ConnectionOptions nobody{.address = "nobody", .control = &control_};
+    return SendLive(*receiver_, {}, std::move(nobody), Soon(), {}, {.to = "nobody", .version = version});
+  };
+
+  EXPECT_EQ(send(one).status.reason(), "version_not_live");
+  EXPECT_EQ(send(WeightVersion{"run", 2, one.digest}).status.reason(), "version_not_live") << "other bytes";
+  for (const auto& version :
+       {std::optional<WeightVersion>(), std::optional(live()), std::optional(WeightVersion{"run", 2, {}})}) {
+    EXPECT_EQ(send(version).status.reason(), "peer_unreachable") << "it would be sent";
+  }
 }
 
 TEST_F(FleetMessagesTest, ARollbackOfWhatIsNotLiveOrToWhatIsNotKeptChangesNothing) {

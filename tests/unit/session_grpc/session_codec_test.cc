@@ -71,6 +71,7 @@ TEST(SessionCodecTest, MessagesOfAFleetKeepWhatTheySay) {
   EXPECT_EQ(roll_back.time_left, std::chrono::microseconds(78));
   EXPECT_EQ(RoundTrip<RolledBack>(all[23]).report.version, (WeightVersion{"run", 8, SampleHash(4)}));
   EXPECT_TRUE(RoundTrip<RollBack>(RollBack{.from = {"run", 8, SampleHash(4)}, .to = 7}).why.ok());
+  EXPECT_FALSE(RoundTrip<RollBack>(RollBack{.from = {"run", 8, SampleHash(4)}}).to);
 }
 
 TEST(SessionCodecTest, MessagesOfATrainerGroupKeepWhatTheySay) {

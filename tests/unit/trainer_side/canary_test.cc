@@ -65,6 +65,23 @@ TEST_F(CanaryTest, ARefusedCanaryGoesBackByItselfAndTheRestNeverSeesTheVersion) 
   }
 }
 
+TEST_F(CanaryTest, ARefusedCanaryGoesBackToWhatItHadAlsoWhereTheTrainerHasNotHeardOfIt) {
+  MakePublisher();
+  ASSERT_TRUE(Publish().AllCommitted());
+  const std::vector<std::byte> before = engines_[0]->Live(0, 0);
+  trainer_->Fill(77);
+  ASSERT_TRUE(Publish().AllCommitted());
+  engines_[0]->GoBack();
+  verdict_ = Status::DataLoss("sentinel_differs", "prompt 3");
+
+  const PublishReport report = Publish();
+
+  EXPECT_EQ(report.replicas[0].state, ReplicaState::kRolledBack);
+  EXPECT_EQ(report.replicas[0].flip.version.number, 1u);
+  EXPECT_EQ(engines_[0]->live().number, 1u);
+  EXPECT_EQ(engines_[0]->Live(0, 0), before);
+}
+
 TEST_F(CanaryTest, TheNextVersionAfterARefusalHasANumberOfItsOwn) {
   MakePublisher();
   verdict_ = Status::DataLoss("sentinel_differs", "");
