@@ -1,19 +1,25 @@
 // The simulation as a test, and as a program:
 //
-//   simulation_test --schedules N [--first SEED] [--processes P]   runs N schedules; prints coverage, or the finding
+//   simulation_test --schedules N [--first SEED] [--processes P]   runs N schedules; prints coverage, or the finding,
+//                                                                  and every 10 000 how far it is
 //   simulation_test --seed N                                       runs one, shrinks it if it fails, prints its steps
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 
+#include "base/clock.h"
 #include "tests/simulation/runner.h"
 
 namespace bascule::simulation {
 namespace {
+
+constexpr std::uint64_t kReportEvery = 10'000;  // schedules
 
 int Processors() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
@@ -47,7 +53,18 @@ int RunSeed(std::uint64_t seed) {
 
 int RunMany(const Campaign& campaign) {
   Tally tally;
-  const auto finding = RunCampaign(campaign, tally);
+  std::optional<Finding> finding;
+  const std::uint64_t end = campaign.first_seed + campaign.schedules;
+  const TimePoint began = Clock::Real().Now();
+  for (std::uint64_t seed = campaign.first_seed; seed < end && !finding; seed += kReportEvery) {
+    const std::uint64_t count = std::min(kReportEvery, end - seed);
+    finding = RunCampaign({.first_seed = seed, .schedules = count, .processes = campaign.processes}, tally);
+    if (finding || seed + count == end) continue;
+    const double seconds = MsOf(Clock::Real().Now() - began) / 1000;
+    fmt::print("seeds {} to {} are clean, {:.0f}/s; what is left: --first {} --schedules {}\n", campaign.first_seed,
+               seed + count - 1, static_cast<double>(tally.schedules) / seconds, seed + count, end - seed - count);
+    std::fflush(nullptr);
+  }
   fmt::print("{}", Summary(tally));
   if (finding) return Explain(*finding);
   if (const std::string unreached = Unreached(tally); !unreached.empty()) fmt::print("unreached:{}\n", unreached);
