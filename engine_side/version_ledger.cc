@@ -47,7 +47,7 @@ void VersionLedger::Commit(const ManifestOffer& offer, const Hash256& digest, bo
 }
 
 std::uint64_t VersionLedger::Highest(const std::string& run) const {
-  const auto found = committed_.find(run);
+  const auto found = committed_.find(run.empty() ? last_run_ : run);
   return found == committed_.end() ? 0 : found->second.rbegin()->first;
 }
 

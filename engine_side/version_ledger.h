@@ -27,7 +27,7 @@ class VersionLedger {
   // A new run forgets what an earlier one of its name committed. A run that the replica had when it lost its weights
   // (nothing `was_live`) goes on.
   void Commit(const ManifestOffer& offer, const Hash256& digest, bool was_live);
-  // 0 when the run has committed nothing.
+  // 0 when the run has committed nothing. Without a run: of the one that was the last to commit.
   std::uint64_t Highest(const std::string& run) const;
 
  private:

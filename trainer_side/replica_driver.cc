@@ -232,7 +232,9 @@ Result<VersionOffer> ReplicaDriver::ChooseVersion(const PublishJob& job) {
   }
   for (const Replica* replica : Standing()) {
     const ReplicaConnection& connection = *replica->connection;
-    if (connection.live().run == offer.run) seen = std::max(seen, connection.highest_number());
+    // One that has lost its weights does not say the run that its numbers are of.
+    const std::string& run = connection.live().run;
+    if (run.empty() || run == offer.run) seen = std::max(seen, connection.highest_number());
   }
   offer.number = request.number.value_or(seen + 1);
   if (scope_.empty() || Standing().empty()) return offer;

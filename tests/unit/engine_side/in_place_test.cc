@@ -129,6 +129,7 @@ TEST_F(InPlaceTest, I10WithoutAWayBackTheReplicaRefusesToServeUntilAVersionIsLoa
   EXPECT_EQ(receiver_->DigestLive().status().reason(), "nothing_live");
   copier_.FailAt(0, Fault::kNone);
   auto next = Greeted();
+  EXPECT_EQ(next->reply().highest_number, 1u) << "whoever starts anew has to go on above it";
   next->Publish(next->MakeOffer(3));
   ExpectLiveBytesOf(3);
   next->Publish(next->MakeOffer(4));

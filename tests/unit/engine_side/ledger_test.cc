@@ -36,6 +36,7 @@ TEST(VersionLedgerTest, TellsANumberThatWasCommittedFromOneThatIsMerelyOld) {
   EXPECT_TRUE(ledger.Check(OfferOf("run", 8), "run").ok());
   EXPECT_EQ(ledger.Highest("run"), 7u);
   EXPECT_EQ(ledger.Highest("other"), 0u);
+  EXPECT_EQ(ledger.Highest(""), 7u) << "where nothing is live";
 }
 
 TEST(VersionLedgerTest, RemembersABoundedNumberOfCommitsAndStillRefusesTheOldest) {

@@ -221,6 +221,16 @@ TEST_F(WeightPublisherTest, DestructionCancelsARunningPublish) {
   EXPECT_EQ(report->replicas[0].status.reason(), "cancelled");
 }
 
+// A trainer that has restarted, and an engine that lost its weights in a flip in place: what it had is taken still.
+TEST_F(WeightPublisherTest, TheNextNumberIsAboveTheHighestOfAReplicaThatHasNothingLive) {
+  AddEngine().SetLive({.run = "", .number = 5, .digest = {}});
+  options_.run = "run";
+  options_.new_run = true;
+  MakePublisher();
+
+  EXPECT_EQ(Publish().version.number, 6u);
+}
+
 TEST_F(WeightPublisherTest, TheNextNumberIsOneAboveTheHighestSeenOnAnyReplica) {
   AddEngine().SetLive({.run = "base", .number = 4, .digest = {}});
   AddEngine().SetLive({.run = "base", .number = 9, .digest = {}});
