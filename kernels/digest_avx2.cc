@@ -38,7 +38,7 @@ template <std::size_t kChunks>
     for (std::size_t l = 0; l < kLanes; ++l) {
       const std::uint32_t* keys = kWordKeys.Lane(l) + first_word + i;
       const __m256i even_keys = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(keys));
-      const __m256i odd_keys = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(keys + 1));
+      const __m256i odd_keys = _mm256_srli_epi64(even_keys, 32);
       for (std::size_t c = 0; c < kChunks; ++c) {
         total[c][l] = _mm256_add_epi64(total[c][l], _mm256_mul_epu32(even[c], even_keys));
         total[c][l] = _mm256_add_epi64(total[c][l], _mm256_mul_epu32(odd[c], odd_keys));

@@ -38,8 +38,7 @@ constexpr std::uint32_t WordKey(std::uint64_t index) {
   return static_cast<std::uint32_t>(Mix(0x42617363756c65 + (index + 1) * kGoldenGamma) >> 32) | 1;
 }
 
-// The word keys, a lane after the other. Vector code reads the keys of odd words one word further on, so the
-// table ends with a spare vector.
+// The word keys, a lane after the other. A vector of keys may begin at any word, so the table ends with a spare one.
 struct WordKeys {
   static constexpr std::size_t kSpareWords = 16;
   alignas(64) std::array<std::uint32_t, kLanes * kChunkWords + kSpareWords> key{};
