@@ -110,8 +110,10 @@ class ReceivingCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grp
     waiting_.clear();
     status_ = ToGrpc(why);
     if (!writing_) return FinishNow();
-    linger_.Set(std::chrono::system_clock::now() + kLinger, [self = self_](bool in_time) {
-      if (in_time) self->CutOff();
+    // The alarm is the call's and keeps its function when it has run: that must not keep the call.
+    linger_.Set(std::chrono::system_clock::now() + kLinger, [self = self_](bool in_time) mutable {
+      const std::shared_ptr<ReceivingCall> call = std::move(self);
+      if (in_time) call->CutOff();
     });
   }
 
