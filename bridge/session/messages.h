@@ -45,7 +45,7 @@ struct HelloReply {
   Layout engine_layout;
   WeightVersion live;                // run is empty while nothing is live
   WeightVersion kept;                // what a rollback would go back to; run is empty where there is none
-  std::uint64_t highest_number = 0;  // committed in the live version's run
+  std::uint64_t highest_number = 0;  // committed in the live run; where nothing is live, in the last one
   std::vector<TransportEndpoint> endpoints;
   std::uint64_t connection = 0;  // names the routes of this connection
   std::int32_t max_credits = 0;  // per route
