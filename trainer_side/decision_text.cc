@@ -2,6 +2,8 @@
 #include <charconv>
 #include <cstdint>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "base/hex.h"
 #include "trainer_side/decision_text_internal.h"
@@ -54,7 +56,7 @@ bool ReadVersion(std::string_view words, WeightVersion& version) {
   const auto digest = BytesOfHex(TakeWord(words));
   const auto run = TextOf(TakeWord(words));
   if (error != std::errc() || end != number.end() || !digest.ok() || digest->size() != version.digest.bytes.size() ||
-      !run) {
+      !run || !words.empty()) {
     return false;
   }
   std::copy(digest->begin(), digest->end(), version.digest.bytes.begin());
@@ -62,15 +64,34 @@ bool ReadVersion(std::string_view words, WeightVersion& version) {
   return true;
 }
 
-// False: the line has no place in a journal.
-bool ReadLine(std::string_view line, CommitDecision& decision) {
-  const std::string_view key = TakeWord(line);
-  if (key == "commit") return ReadVersion(line, decision.version);
-  const auto address = TextOf(line);
-  if (!address || (key != "replica" && key != "live")) return false;
-  decision.replicas.push_back(*address);
-  return key == "replica" || decision.live.insert(*address).second;
-}
+// The lines of a journal: the first says what the file is, the second what was decided, one more for each replica.
+class DecisionReader {
+ public:
+  // False: the line has no place there.
+  bool Read(std::string_view line) {
+    ++lines_;
+    if (lines_ == 1) return line == kMagic;
+    const std::string_view key = TakeWord(line);
+    return lines_ == 2 ? key == "commit" && ReadVersion(line, decision_.version) : ReadReplica(key, line);
+  }
+  bool complete() const { return lines_ >= 2; }
+  int lines() const { return lines_; }
+  const CommitDecision& decision() const { return decision_; }
+
+ private:
+  bool ReadReplica(std::string_view state, std::string_view word) {
+    const auto address = TextOf(word);
+    if (!address || (state != "replica" && state != "live")) return false;
+    if (!named_.insert(*address).second) return false;  // twice
+    decision_.replicas.push_back(*address);
+    if (state == "live") decision_.live.insert(*address);
+    return true;
+  }
+
+  CommitDecision decision_;
+  std::set<std::string> named_;
+  int lines_ = 0;
+};
 
 }  // namespace
 
@@ -90,14 +111,15 @@ Result<CommitDecision> ParseDecision(std::string_view text) {
     return Status::DataLoss("bad_journal", "its hash is missing, or another");
   }
   text = text.substr(0, end);
-  CommitDecision decision;
-  for (int number = 1; !text.empty(); ++number) {
+  DecisionReader reader;
+  while (!text.empty() || !reader.complete()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
-    if (number == 1 ? line == kMagic : ReadLine(line, decision)) continue;
-    return Status::DataLoss("bad_journal", fmt::format("line {} has no place there", number));
+    if (!reader.Read(line)) {
+      return Status::DataLoss("bad_journal", fmt::format("line {} has no place there", reader.lines()));
+    }
   }
-  return decision;
+  return reader.decision();
 }
 
 }  // namespace bascule

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/sha256.h"
 #include "tests/support/temp_directory.h"
 
 namespace bascule {
@@ -82,6 +83,34 @@ TEST_F(CommitJournalTest, DamageIsFoundWhereverItIs) {
     ASSERT_EQ(OpenCommitJournal(path_).status().reason(), "bad_journal") << at;
     WriteFile(path_, whole.substr(0, at));
     ASSERT_EQ(OpenCommitJournal(path_).status().reason(), "bad_journal") << at;
+  }
+}
+
+TEST_F(CommitJournalTest, ALineThatHasNoPlaceIsNamedEvenUnderTheRightHash) {
+  const std::string head = "bascule-journal 1\n";
+  const std::string commit = "commit 7 " + version_.digest.ToHex() + " a%20run\n";
+  const auto opened = [this](const std::string& text) {
+    WriteFile(path_, text + "end " + Sha256Of(text).ToHex() + "\n");
+    return OpenCommitJournal(path_).status();
+  };
+
+  EXPECT_TRUE(opened(head + commit + "live a\nreplica b\n").ok());
+  const std::pair<std::string, std::string> bad[] = {
+      {"", "line 1"},
+      {head, "line 2"},
+      {head + "replica a\n", "line 2"},
+      {head + commit + commit, "line 3"},
+      {head + commit + "live a\nreplica a\n", "line 4"},
+      {head + commit + "replica a\nlive a\n", "line 4"},
+      {head + commit + "replica %4\n", "line 3"},
+      {head + "commit 7 " + version_.digest.ToHex() + " run more\n", "line 2"},
+      {head + "commit 7 ab run\n", "line 2"},
+      {head + "commit -7 " + version_.digest.ToHex() + " run\n", "line 2"},
+  };
+  for (const auto& [text, line] : bad) {
+    const Status status = opened(text);
+    EXPECT_EQ(status.reason(), "bad_journal") << text;
+    EXPECT_NE(status.ToString().find(line + " "), std::string::npos) << text << status.ToString();
   }
 }
 
