@@ -175,6 +175,7 @@ Status GroupMember::OnLayout(GroupLayout message) {
       !ShowsPart(message.layout, options_.rank, part_)) {
     return Status::DataLoss("bad_message", "the leader's layout shows other tensors of this rank than it has");
   }
+  if (layout_ && LayoutDigest(*layout_) == LayoutDigest(message.layout)) return OkStatus();  // it came twice
   sessions_.clear();  // they send over the connections
   connections_.clear();
   layout_ = std::move(message.layout);
@@ -185,18 +186,18 @@ Status GroupMember::OnPlan(const GroupPlan& question) {
   // Whoever has not heard the layout starts anew.
   if (!layout_) return Status::InvalidArgument("unexpected_message", "GroupPlan before GroupLayout");
   GroupPlanned answer{.connection = question.connection, .status = {}, .transports = {}};
-  if (Result<std::shared_ptr<const Plan>> plan = MakeSamePlan(question); plan.ok()) {
+  if (Result<std::shared_ptr<const Plan>> plan = MakeSamePlan(question); !plan.ok()) {
+    answer.status = plan.status();
+  } else if (const auto known = connections_.find(question.connection); known == connections_.end()) {
     std::erase_if(sessions_, [&](const auto& entry) {
       return connections_.at(entry.second->connection()).replica == question.replica;
     });
     std::erase_if(connections_, [&](const auto& entry) { return entry.second.replica == question.replica; });
-    if (connections_.contains(question.connection))
-      return Status::DataLoss("bad_message", "GroupPlan names a connection twice");
     connections_[question.connection] = {
         .replica = question.replica, .plan = std::move(*plan), .routes = {}, .casts = {}};
-  } else {
-    answer.status = plan.status();
-  }
+  } else if (known->second.replica != question.replica || known->second.plan->digest != question.plan_digest) {
+    return Status::DataLoss("bad_message", "GroupPlan names a connection twice");
+  }  // else the same question came twice, and a session may send over the connection
   for (const TransportDialer* dialer : options_.transports) {
     const bool usable =
         std::any_of(question.endpoints.begin(), question.endpoints.end(), [&](const TransportEndpoint& endpoint) {
@@ -225,6 +226,7 @@ Status GroupMember::StartSession(const GroupSend& order, const RoundHooks& hooks
     return Status::Aborted("superseded",
                            fmt::format("round={} is over, the trainer rank is at {}", order.round, sending_));
   }
+  if (sessions_.contains(order.session)) return OkStatus();  // it came twice
   const auto connection = connections_.find(order.connection);
   if (connection == connections_.end()) return Status::DataLoss("bad_message", "GroupSend on an unknown connection");
   const auto dialer = std::find_if(options_.transports.begin(), options_.transports.end(),
@@ -233,7 +235,7 @@ Status GroupMember::StartSession(const GroupSend& order, const RoundHooks& hooks
     return Status::Unimplemented("transport_unavailable", std::string(TransportName(order.endpoint.kind)));
   }
   const bool in_use = std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
-    return entry.second->connection() == order.connection && (!entry.second->idle() || entry.first == order.session);
+    return entry.second->connection() == order.connection && !entry.second->idle();
   });
   if (in_use) return Status::DataLoss("bad_message", "GroupSend while a session sends over the connection");
   const Plan& plan = *connection->second.plan;

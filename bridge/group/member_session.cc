@@ -52,9 +52,8 @@ SessionMessage MemberSession::Sent() const {
 }
 
 Status MemberSession::SendAgain(const std::vector<std::uint32_t>& buckets) {
-  if (!idle() || !status_.ok() || terms_.on_request) {
-    return Status::InvalidArgument("unexpected_message", "Missing before GroupSent");
-  }
+  if (terms_.on_request) return Status::InvalidArgument("unexpected_message", "Missing of a session on request");
+  if (!idle() || !status_.ok()) return OkStatus();  // it came twice: the leader asks when it has heard of the rest
   const Plan& plan = packer_.plan();
   for (const std::uint32_t bucket : buckets) {
     if (bucket < plan.buckets.size() &&

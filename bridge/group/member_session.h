@@ -46,7 +46,9 @@ class MemberSession {
   // GroupSent or Abort, once for every piece of news. Nothing of the source is read any more before SendAgain. Of a
   // session on request nothing before all is fetched; what was fetched meanwhile is begun.
   std::optional<SessionMessage> TakeNews();
-  // InvalidArgument "unexpected_message"  while buckets are under way
+  // Nothing while buckets are under way: they may be the same.
+  //
+  // InvalidArgument "unexpected_message"  a session on request
   // DataLoss "bad_message"                a bucket that is not this rank's
   Status SendAgain(const std::vector<std::uint32_t>& buckets);
   // InvalidArgument "unexpected_message"  not a session on request

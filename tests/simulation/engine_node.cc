@@ -177,7 +177,6 @@ KvReport EngineNode::InvalidateKv(const WeightVersion& live) {
     Broken("I3", fmt::format("{} goes live after number {}", live.ToString(), highest));
   }
   highest = std::max(highest, live.number);
-  lost_ = false;
   kept_ = made_live_.empty() ? std::nullopt : std::optional(made_live_.back());
   made_live_.push_back(live);
   if (!checked_) return {};
@@ -224,9 +223,7 @@ void EngineNode::Decode(const std::stop_token& stop) {
 void EngineNode::DecodeStep() {
   const WeightLease lease = receiver_->AcquireLive();
   if (lease.empty()) {
-    if (made_live_.empty() || lost_) return;
-    if (kind_.flip == FlipMode::kShadow) Broken("I6", "nothing is live though a version was");
-    lost_ = true;
+    if (lost() && kind_.flip == FlipMode::kShadow) Broken("I6", "nothing is live though a version was");
     return;
   }
   const WeightVersion version = lease.version();

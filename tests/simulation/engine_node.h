@@ -66,7 +66,8 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   // Of an engine that is left in peace.
   void CheckQuiet();
   void CheckLive(const Content& content, std::uint64_t number);
-  bool lost() const { return lost_; }
+  // A flip in place failed beyond repair.
+  bool lost() const { return !made_live_.empty() && receiver_->AcquireLive().empty(); }
   bool HasLive(const WeightVersion& version) const { return receiver_->status().live == version; }
 
   bool WasLive(const WeightVersion& version) const;  // in this life
@@ -118,7 +119,6 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   std::vector<WeightVersion> made_live_;          // in order, rollbacks included
   std::map<std::string, std::uint64_t> highest_;  // by run
   std::optional<WeightVersion> kept_;             // a flip to it is a rollback: numbers are not used again
-  bool lost_ = false;                             // a flip in place failed beyond repair
   int copies_before_ = 0;
   int copies_to_fail_ = 0;
   std::string receiving_session_;  // not over yet

@@ -23,8 +23,11 @@ class HostileGroupTest : public GroupFixture {
     return *MergeLayouts(pointers);
   }
 
-  // What the real member reports after a leader welcomes it and then says `messages`.
-  Status MemberAfter(const std::vector<SessionMessage>& messages) {
+  // What the real member reports after a leader welcomes it and then says `messages`; and `last`, when all questions
+  // among them are answered.
+  Status MemberAfter(const std::vector<SessionMessage>& messages, const Status& last = OkStatus()) {
+    auto questions = std::ranges::count_if(
+        messages, [](const SessionMessage& message) { return std::holds_alternative<GroupPlan>(message); });
     const auto leader = *control_.Listen("rank-0", [&](ControlChannel& channel) {
       if (!channel.Receive(Soon()).ok()) return;  // GroupJoin
       static_cast<void>(channel.Send(GroupWelcome{InstanceId::Mint(), 1}));
@@ -36,6 +39,7 @@ class HostileGroupTest : public GroupFixture {
           static_cast<void>(channel.Send(Abort{SessionId{}, abort->why}));
         } else if (const auto* planned = std::get_if<GroupPlanned>(&*answer); planned != nullptr) {
           if (!planned->status.ok()) static_cast<void>(channel.Send(Abort{SessionId{}, planned->status}));
+          if (--questions == 0 && !last.ok()) static_cast<void>(channel.Send(Abort{SessionId{}, last}));
         }
       }
     });
@@ -93,6 +97,27 @@ TEST_F(HostileGroupTest, ALeaderWithAnotherPlanOrNoLayoutIsTold) {
   EXPECT_EQ(MemberAfter({Question()}).reason(), "unexpected_message");
   EXPECT_EQ(MemberAfter({GroupLayout{Whole()}, broken}).reason(), "bad_layout");
   EXPECT_EQ(MemberAfter({Hello{}}).reason(), "unexpected_message");
+}
+
+// Had anything before the leader's last word ended the session or the round, the member would say so.
+TEST_F(HostileGroupTest, WhatALeaderSaysTwiceInAnyOrderChangesNothing) {
+  const Status last = Status::Aborted("canary_failed", "the leader's last word");
+  const GroupLayout layout{Whole()};
+  const GroupPlan plan = Question();
+  const GroupSend send = Order();
+  const Missing missing{SessionId{3}, {}};
+
+  const Status ended =
+      MemberAfter({layout, layout, plan, layout, plan, send, plan, send, layout, send, missing, plan}, last);
+
+  EXPECT_EQ(ended.reason(), "canary_failed") << ended.ToString();
+}
+
+TEST_F(HostileGroupTest, AConnectionThatIsNamedTwiceForDifferentReplicasIsRefused) {
+  GroupPlan other = Question();
+  other.replica = "another engine";
+
+  EXPECT_EQ(MemberAfter({GroupLayout{Whole()}, Question(), other}).reason(), "bad_message");
 }
 
 TEST_F(HostileGroupTest, AnOrderWithOtherSizesThanThePlanHasOpensNoRoute) {
