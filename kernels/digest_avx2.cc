@@ -32,6 +32,7 @@ template <std::size_t kChunks>
     __m256i even[kChunks];
     __m256i odd[kChunks];
     for (std::size_t c = 0; c < kChunks; ++c) {
+      if constexpr (kChunks > 1) _mm_prefetch(words + (kChunks + c) * kChunkBytes + i * kWordBytes, _MM_HINT_T0);
       even[c] = _mm256_maskload_epi32(reinterpret_cast<const int*>(words + c * kChunkBytes + i * kWordBytes), mask);
       odd[c] = _mm256_srli_epi64(even[c], 32);
     }

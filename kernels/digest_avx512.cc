@@ -31,6 +31,7 @@ template <std::size_t kChunks>
     __m512i even[kChunks];
     __m512i odd[kChunks];
     for (std::size_t c = 0; c < kChunks; ++c) {
+      if constexpr (kChunks > 1) _mm_prefetch(words + (kChunks + c) * kChunkBytes + i * kWordBytes, _MM_HINT_T0);
       even[c] = _mm512_maskz_loadu_epi32(mask, words + c * kChunkBytes + i * kWordBytes);
       odd[c] = _mm512_srli_epi64(even[c], 32);
     }
@@ -53,7 +54,8 @@ void AddWords(std::size_t first_word, const std::byte* words, std::size_t word_c
   AddVectors<1>(first_word, words, word_count, &sums);
 }
 
-// Two chunks at once: each key is loaded once for both.
+// Two chunks at once: each key is loaded once for both. The next two are asked for meanwhile, since a chunk is a page,
+// and processors that fetch ahead by themselves stop at its end.
 void SumChunks(const std::byte* chunks, std::size_t chunk_count, LaneSums* sums) {
   std::fill_n(sums, chunk_count, LaneSums{});
   std::size_t c = 0;
