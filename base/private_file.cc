@@ -7,27 +7,15 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
+
+#include "base/unique_fd.h"
 
 namespace bascule {
 namespace {
 
 constexpr mode_t kByOthers = S_IRWXG | S_IRWXO;
 constexpr mode_t kPassedByOthers = S_IXGRP | S_IXOTH;
-
-class OpenFile {
- public:
-  // Never waits for the writer of a FIFO.
-  explicit OpenFile(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-  ~OpenFile() {
-    if (fd_ >= 0) close(fd_);
-  }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  const int fd_;
-};
 
 // A file is as private as the most private directory on the way to it.
 bool OthersReach(const std::string& path) {
@@ -57,9 +45,10 @@ Result<std::string> ReadAll(const std::string& path, int fd, std::size_t bytes) 
 }
 
 Result<std::string> ReadFile(const std::string& path, std::size_t max_bytes, bool is_private) {
-  const OpenFile file(path);
+  // Never waits for the writer of a FIFO.
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat found {};
-  if (file.fd() < 0 || fstat(file.fd(), &found) != 0) {
+  if (!file.valid() || fstat(file.get(), &found) != 0) {
     return Status::NotFound("no_such_file", fmt::format("{}: {}", path, std::strerror(errno)));
   }
   if (!S_ISREG(found.st_mode) || std::cmp_greater(found.st_size, max_bytes)) {
@@ -71,7 +60,7 @@ Result<std::string> ReadFile(const std::string& path, std::size_t max_bytes, boo
         "loose_permissions",
         fmt::format("{}: mode {:o} lets other users at a secret; chmod 600 it", path, found.st_mode & 0777));
   }
-  return ReadAll(path, file.fd(), static_cast<std::size_t>(found.st_size));
+  return ReadAll(path, file.get(), static_cast<std::size_t>(found.st_size));
 }
 
 }  // namespace

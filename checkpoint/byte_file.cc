@@ -79,7 +79,7 @@ class Mapped final : public OpenedFile {
 
 class Direct final : public OpenedFile {
  public:
-  Direct(const OpenFile& file, std::string path, FileDescriptor direct)
+  Direct(const OpenFile& file, std::string path, UniqueFd direct)
       : OpenedFile(file, std::move(path)), direct_(std::move(direct)) {}
   std::int64_t alignment() const override { return kDirectAlignment; }
 
@@ -92,7 +92,7 @@ class Direct final : public OpenedFile {
   }
 
  private:
-  const FileDescriptor direct_;
+  const UniqueFd direct_;
 };
 
 }  // namespace
@@ -108,7 +108,7 @@ std::unique_ptr<ByteFile> MappedFile(const OpenFile& file, const std::string& pa
 
 Result<std::unique_ptr<ByteFile>> DirectFile(const OpenFile& file, const std::string& path) {
   // By way of the descriptor, so that it is the same file whatever its name means by now.
-  FileDescriptor direct(open(fmt::format("/proc/self/fd/{}", file.fd.get()).c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
+  UniqueFd direct(open(fmt::format("/proc/self/fd/{}", file.fd.get()).c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
   if (direct.get() < 0) {
     return Status::FailedPrecondition("direct_unsupported",
                                       fmt::format("{}: no O_DIRECT: {}", path, std::strerror(errno)));

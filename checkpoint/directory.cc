@@ -42,12 +42,11 @@ Result<std::shared_ptr<const AllowedRoot>> AllowedRoot::Open(const std::string& 
   std::error_code error;
   const std::string canonical = fs::canonical(path, error).string();
   if (error) return Status::NotFound("directory_not_found", fmt::format("{}: {}", path, error.message()));
-  const int fd = open(canonical.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return Status::PermissionDenied("file_not_readable", fmt::format("{}: {}", path, std::strerror(errno)));
-  return std::shared_ptr<const AllowedRoot>(new AllowedRoot(canonical, fd));
+  UniqueFd fd(open(canonical.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid())
+    return Status::PermissionDenied("file_not_readable", fmt::format("{}: {}", path, std::strerror(errno)));
+  return std::shared_ptr<const AllowedRoot>(new AllowedRoot(canonical, std::move(fd)));
 }
-
-AllowedRoot::~AllowedRoot() { close(fd_); }
 
 std::string AllowedRoot::RelativeOf(std::string_view path) const {
   if (!path.starts_with('/')) return std::string(path);
@@ -65,7 +64,7 @@ int AllowedRoot::OpenBeneath(const std::string& relative, int flags) const {
   how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC);
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
   for (;;) {
-    const long fd = syscall(SYS_openat2, fd_, relative.c_str(), &how, sizeof(how));
+    const long fd = syscall(SYS_openat2, fd_.get(), relative.c_str(), &how, sizeof(how));
     if (fd >= 0) return static_cast<int>(fd);
     if (errno != EINTR && errno != EAGAIN) return -errno;  // EAGAIN: a rename came between
   }
@@ -77,7 +76,7 @@ Result<Directory> Directory::Beneath(const std::vector<std::shared_ptr<const All
                                      std::string_view path) {
   for (const auto& root : roots) {
     const std::string relative = root->RelativeOf(path);
-    const FileDescriptor fd(root->OpenBeneath(relative, O_RDONLY | O_DIRECTORY));
+    const UniqueFd fd(root->OpenBeneath(relative, O_RDONLY | O_DIRECTORY));
     if (fd.get() < 0) continue;
     Directory directory((fs::path(root->path()) / relative).string());
     directory.root_ = root;
@@ -114,7 +113,7 @@ Result<OpenFile> Directory::Open(std::string_view name) const {
   const std::string path = PathOf(name);
   if (root_ == nullptr) return OpenRegularFile(path);
   // Without O_NONBLOCK a FIFO would wait for its writer.
-  FileDescriptor fd(root_->OpenBeneath((fs::path(relative_) / name).string(), O_RDONLY | O_NONBLOCK));
+  UniqueFd fd(root_->OpenBeneath((fs::path(relative_) / name).string(), O_RDONLY | O_NONBLOCK));
   if (fd.get() >= 0) {
     if (auto file = RegularFileOf(std::move(fd), path); file.ok()) return file;
   }

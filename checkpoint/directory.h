@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/unique_fd.h"
 
 namespace bascule {
 
@@ -22,7 +23,6 @@ class AllowedRoot {
  public:
   // NotFound "directory_not_found"; PermissionDenied "file_not_readable"
   static Result<std::shared_ptr<const AllowedRoot>> Open(const std::string& path);
-  ~AllowedRoot();
   AllowedRoot(const AllowedRoot&) = delete;
   AllowedRoot& operator=(const AllowedRoot&) = delete;
 
@@ -34,9 +34,9 @@ class AllowedRoot {
   int OpenBeneath(const std::string& relative, int flags) const;
 
  private:
-  AllowedRoot(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  AllowedRoot(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
   const std::string path_;
-  const int fd_;
+  const UniqueFd fd_;
 };
 
 class Directory {

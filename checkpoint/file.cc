@@ -43,7 +43,7 @@ int WriteAndFlush(int fd, const std::vector<std::span<const std::byte>>& pieces)
 // Makes a rename in the directory of `path` last through a power cut.
 int FlushDirectoryOf(const std::string& path) {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  const FileDescriptor fd(open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const UniqueFd fd(open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd.get() < 0) return errno;
   return fsync(fd.get()) == 0 ? 0 : errno;
 }
@@ -75,28 +75,24 @@ Status WriteFailure(const std::string& path, int error) {
   }
 }
 
-FileDescriptor::~FileDescriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
 std::int64_t WriteTimeOf(const struct stat& facts) {
   return static_cast<std::int64_t>(facts.st_mtim.tv_sec) * 1'000'000'000 + facts.st_mtim.tv_nsec;
 }
 
 Result<OpenFile> OpenRegularFile(const std::string& path) {
-  FileDescriptor fd(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (fd.get() < 0) return ReadFailure(path, errno);
   return RegularFileOf(std::move(fd), path);
 }
 
-Result<OpenFile> RegularFileOf(FileDescriptor fd, const std::string& path) {
+Result<OpenFile> RegularFileOf(UniqueFd fd, const std::string& path) {
   struct stat facts {};
   if (fstat(fd.get(), &facts) != 0) return ReadFailure(path, errno);
   if (!S_ISREG(facts.st_mode)) return Status::PermissionDenied("file_not_readable", path + ": not a regular file");
   return OpenFile{std::move(fd), facts.st_size, WriteTimeOf(facts)};
 }
 
-Result<std::string> RealPathOf(const FileDescriptor& fd) {
+Result<std::string> RealPathOf(const UniqueFd& fd) {
   std::error_code error;
   std::string path = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd.get()), error).string();
   if (error) return Status::PermissionDenied("file_not_readable", "no /proc: " + error.message());
@@ -144,8 +140,7 @@ Result<std::string> ReadTextFile(const OpenFile& file, const std::string& path, 
   return text;
 }
 
-Status WriteAt(const FileDescriptor& fd, const std::string& path, std::int64_t offset,
-               std::span<const std::byte> bytes) {
+Status WriteAt(const UniqueFd& fd, const std::string& path, std::int64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t written = pwrite(fd.get(), bytes.data(), std::min(bytes.size(), kWriteBytesMax), offset);
     if (written < 0 && errno == EINTR) continue;
@@ -156,13 +151,13 @@ Status WriteAt(const FileDescriptor& fd, const std::string& path, std::int64_t o
   return OkStatus();
 }
 
-Status FlushFile(const FileDescriptor& fd, const std::string& path) {
+Status FlushFile(const UniqueFd& fd, const std::string& path) {
   return fsync(fd.get()) == 0 ? OkStatus() : WriteFailure(path, errno);
 }
 
 Status ReplaceFile(const std::string& path, const std::vector<std::span<const std::byte>>& pieces) {
   const std::string temporary = TemporaryNameFor(path);
-  const FileDescriptor fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  const UniqueFd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (fd.get() < 0) return WriteFailure(path, errno);
   int error = WriteAndFlush(fd.get(), pieces);
   if (error == 0 && rename(temporary.c_str(), path.c_str()) != 0) error = errno;

@@ -9,28 +9,15 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/status.h"
+#include "base/unique_fd.h"
 
 namespace bascule {
 
-// Owns a file descriptor.
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor();
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 struct OpenFile {
-  FileDescriptor fd;
+  UniqueFd fd;
   std::int64_t bytes = 0;
   std::int64_t written_ns = 0;  // when its bytes were last written
 };
@@ -42,10 +29,10 @@ std::int64_t WriteTimeOf(const struct stat& facts);
 // NotFound "file_not_found"; PermissionDenied "file_not_readable"
 Result<OpenFile> OpenRegularFile(const std::string& path);
 // The same of what is open already. Errors as above.
-Result<OpenFile> RegularFileOf(FileDescriptor fd, const std::string& path);
+Result<OpenFile> RegularFileOf(UniqueFd fd, const std::string& path);
 
 // Where the open file really lies, links followed: of what is open, whatever its name means by now.
-Result<std::string> RealPathOf(const FileDescriptor& fd);
+Result<std::string> RealPathOf(const UniqueFd& fd);
 
 // Fills `target` from `offset` on, however short the counts in which the kernel gives it. `path` is for messages, which
 // name the offset too.
@@ -66,10 +53,9 @@ Result<std::string> ReadTextFile(const OpenFile& file, const std::string& path, 
 Status ReplaceFile(const std::string& path, const std::vector<std::span<const std::byte>>& pieces);
 
 // Writes all of `bytes` at `offset`, however many calls that takes. Errors as ReplaceFile; messages name the path.
-Status WriteAt(const FileDescriptor& fd, const std::string& path, std::int64_t offset,
-               std::span<const std::byte> bytes);
+Status WriteAt(const UniqueFd& fd, const std::string& path, std::int64_t offset, std::span<const std::byte> bytes);
 // To disk. Errors as ReplaceFile.
-Status FlushFile(const FileDescriptor& fd, const std::string& path);
+Status FlushFile(const UniqueFd& fd, const std::string& path);
 // The error of a write to `path` that failed with `error_number`.
 Status WriteFailure(const std::string& path, int error_number);
 

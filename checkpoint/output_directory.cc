@@ -37,8 +37,8 @@ fs::path ParentOf(const std::string& path) {
 // What the temporary names of `path` begin with.
 std::string StagingPrefix(const std::string& path) { return fmt::format(".{}.", fs::path(path).filename().string()); }
 
-FileDescriptor OpenDirectory(const std::string& path) {
-  return FileDescriptor(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+UniqueFd OpenDirectory(const std::string& path) {
+  return UniqueFd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
 // A directory that its writer has not locked has no writer any more.
@@ -48,7 +48,7 @@ void RemoveAbandoned(const std::string& path) {
   for (fs::directory_iterator entry(ParentOf(path), error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     if (!name.starts_with(prefix) || !name.ends_with(kStagingSuffix)) continue;
-    const FileDescriptor directory = OpenDirectory(entry->path().string());
+    const UniqueFd directory = OpenDirectory(entry->path().string());
     if (directory.get() < 0 || flock(directory.get(), LOCK_EX | LOCK_NB) != 0) continue;
     LogInfo("abandoned_output_removed", "path={}", entry->path().string());
     std::error_code ignored;
@@ -57,7 +57,7 @@ void RemoveAbandoned(const std::string& path) {
 }
 
 // True while the name still stands for what is open: nobody took it for abandoned before it was locked.
-bool IsStillThere(const std::string& path, const FileDescriptor& directory) {
+bool IsStillThere(const std::string& path, const UniqueFd& directory) {
   struct stat named {};
   struct stat opened {};
   return stat(path.c_str(), &named) == 0 && fstat(directory.get(), &opened) == 0 && named.st_ino == opened.st_ino;
@@ -80,7 +80,7 @@ Result<std::unique_ptr<OutputDirectory>> OutputDirectory::Create(const std::stri
       if (errno == EEXIST) continue;
       return WriteFailure(ParentOf(path).string(), errno);
     }
-    FileDescriptor directory = OpenDirectory(staging);
+    UniqueFd directory = OpenDirectory(staging);
     if (directory.get() < 0 || flock(directory.get(), LOCK_EX | LOCK_NB) != 0 || !IsStillThere(staging, directory)) {
       continue;
     }
@@ -94,14 +94,14 @@ OutputDirectory::~OutputDirectory() {
   fs::remove_all(staging_, ignored);
 }
 
-Result<FileDescriptor> OutputDirectory::CreateFile(const std::string& name) const {
-  FileDescriptor fd(openat(directory_.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+Result<UniqueFd> OutputDirectory::CreateFile(const std::string& name) const {
+  UniqueFd fd(openat(directory_.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (fd.get() < 0) return WriteFailure(PathOf(name), errno);
   return fd;
 }
 
 Status OutputDirectory::WriteFile(const std::string& name, std::string_view content) const {
-  ASSIGN_OR_RETURN(const FileDescriptor fd, CreateFile(name));
+  ASSIGN_OR_RETURN(const UniqueFd fd, CreateFile(name));
   RETURN_IF_ERROR(WriteAt(fd, PathOf(name), 0, std::as_bytes(std::span(content))));
   return FlushFile(fd, PathOf(name));
 }
@@ -114,7 +114,7 @@ Status OutputDirectory::Commit() {
   }
   committed_ = true;
   const std::string parent = ParentOf(path_).string();
-  const FileDescriptor directory = OpenDirectory(parent);
+  const UniqueFd directory = OpenDirectory(parent);
   if (directory.get() < 0) return WriteFailure(parent, errno);
   return FlushFile(directory, parent);
 }

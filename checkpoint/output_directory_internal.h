@@ -26,7 +26,7 @@ class OutputDirectory {
 
   // A new file to write to; its owner flushes it. NotFound "directory_not_found"; PermissionDenied "file_not_writable";
   // ResourceExhausted "disk_full"; Unavailable "write_failed"
-  Result<FileDescriptor> CreateFile(const std::string& name) const;
+  Result<UniqueFd> CreateFile(const std::string& name) const;
   // A whole file, flushed. Errors as CreateFile.
   Status WriteFile(const std::string& name, std::string_view content) const;
   // The directory gets its name, for good. AlreadyExists "output_exists"; else as CreateFile
@@ -35,12 +35,12 @@ class OutputDirectory {
   std::string PathOf(const std::string& name) const { return staging_ + "/" + name; }
 
  private:
-  OutputDirectory(std::string path, std::string staging, FileDescriptor directory)
+  OutputDirectory(std::string path, std::string staging, UniqueFd directory)
       : path_(std::move(path)), staging_(std::move(staging)), directory_(std::move(directory)) {}
 
   const std::string path_;
   const std::string staging_;
-  const FileDescriptor directory_;  // locked: this writer is alive
+  const UniqueFd directory_;  // locked: this writer is alive
   bool committed_ = false;
 };
 

@@ -103,7 +103,7 @@ std::int64_t Reach(const BoxShape& shape, const BoxPlace& place) {
 class BlockWriter {
  public:
   BlockWriter(const Plan& plan, const Layout& blocked, const WeightSource& source, std::vector<Block> blocks,
-              std::vector<FileDescriptor> files, std::vector<std::string> paths, const WriteControl& control)
+              std::vector<UniqueFd> files, std::vector<std::string> paths, const WriteControl& control)
       : plan_(plan),
         blocked_(blocked),
         source_(source),
@@ -206,7 +206,7 @@ class BlockWriter {
   const Layout& blocked_;
   const WeightSource& source_;
   const std::vector<Block> blocks_;
-  const std::vector<FileDescriptor> files_;
+  const std::vector<UniqueFd> files_;
   const std::vector<std::string> paths_;
   const WriteControl& control_;
   std::vector<DigestKey> keys_;  // per logical tensor
@@ -215,10 +215,10 @@ class BlockWriter {
 
 // Every file, empty but for its header.
 Status CreateFiles(const std::vector<PlannedSafetensors>& planned, const std::vector<std::string>& names,
-                   const OutputDirectory& out, std::vector<FileDescriptor>& files, std::vector<std::string>& paths) {
+                   const OutputDirectory& out, std::vector<UniqueFd>& files, std::vector<std::string>& paths) {
   for (std::size_t rank = 0; rank < names.size(); ++rank) {
     paths.push_back(out.PathOf(names[rank]));
-    ASSIGN_OR_RETURN(FileDescriptor file, out.CreateFile(names[rank]));
+    ASSIGN_OR_RETURN(UniqueFd file, out.CreateFile(names[rank]));
     RETURN_IF_ERROR(WriteAt(file, paths.back(), 0, std::as_bytes(std::span(planned[rank].header))));
     files.push_back(std::move(file));
   }
@@ -295,7 +295,7 @@ Result<WrittenFiles> WritePlanned(const WeightSource& source, const Layout& targ
                    MakePlan(source.layout(), blocked.layout(), {.bucket_bytes = kBlockBytes, .ignore = ignore}));
   std::vector<Block> blocks = blocked.TakeBlocks();
   ShareOut(plan, blocked, blocks);
-  std::vector<FileDescriptor> files;
+  std::vector<UniqueFd> files;
   std::vector<std::string> paths;
   RETURN_IF_ERROR(CreateFiles(planned, names, out, files, paths));
   if (control.on_start) {

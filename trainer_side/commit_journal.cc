@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "base/unique_fd.h"
 #include "trainer_side/decision_text_internal.h"
 
 namespace bascule {
@@ -23,49 +25,34 @@ Status Failed(const std::string& what, const std::string& path) {
   return Status::Unavailable("journal_failed", fmt::format("cannot {} {}: {}", what, path, std::strerror(errno)));
 }
 
-// A file descriptor that is closed. Thread-safety: thread-compatible.
-class File {
- public:
-  static Result<File> Open(const std::string& path, int flags) {
-    File file(open(path.c_str(), flags | O_CLOEXEC, kMode));
-    if (file.fd_ < 0) return Failed("open", path);
-    return file;
-  }
-  File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  File& operator=(File&&) = delete;
-  ~File() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int fd() const { return fd_; }
-
- private:
-  explicit File(int fd) : fd_(fd) {}
-  int fd_;
-};
+Result<UniqueFd> Open(const std::string& path, int flags) {
+  UniqueFd file(open(path.c_str(), flags | O_CLOEXEC, kMode));
+  if (!file.valid()) return Failed("open", path);
+  return file;
+}
 
 // Durable when it returns.
-Status Write(const File& file, std::string_view text, const std::string& path) {
+Status Write(const UniqueFd& file, std::string_view text, const std::string& path) {
   while (!text.empty()) {
-    const ssize_t written = write(file.fd(), text.data(), text.size());
+    const ssize_t written = write(file.get(), text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) return Failed("write", path);
     text.remove_prefix(static_cast<std::size_t>(written));
   }
-  return fsync(file.fd()) == 0 ? OkStatus() : Failed("sync", path);
+  return fsync(file.get()) == 0 ? OkStatus() : Failed("sync", path);
 }
 
-Result<std::string> ReadAll(const File& file, const std::string& path) {
-  std::string text(kMaxJournalBytes + 1, '\0');
-  std::size_t size = 0;
-  while (size < text.size()) {
-    const ssize_t got = read(file.fd(), text.data() + size, text.size() - size);
+Result<std::string> ReadAll(const UniqueFd& file, const std::string& path) {
+  std::string text;
+  std::array<char, 4096> block;
+  while (true) {
+    const ssize_t got = read(file.get(), block.data(), block.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return Failed("read", path);
     if (got == 0) break;
-    size += static_cast<std::size_t>(got);
+    text.append(block.data(), static_cast<std::size_t>(got));
+    if (text.size() > kMaxJournalBytes) return Status::DataLoss("bad_journal", fmt::format("{} is too large", path));
   }
-  if (size > kMaxJournalBytes) return Status::DataLoss("bad_journal", fmt::format("{} is too large", path));
-  text.resize(size);
   return text;
 }
 
@@ -76,7 +63,7 @@ std::string DirectoryOf(const std::string& path) {
 
 class FileJournal final : public CommitJournal {
  public:
-  FileJournal(std::string path, File lock, std::optional<CommitDecision> last)
+  FileJournal(std::string path, UniqueFd lock, std::optional<CommitDecision> last)
       : path_(std::move(path)), lock_(std::move(lock)), last_(std::move(last)) {}
 
   std::optional<CommitDecision> last() const override EXCLUDES(mu_) {
@@ -103,16 +90,16 @@ class FileJournal final : public CommitJournal {
   Status Replace(const std::string& text) REQUIRES(mu_) {
     const std::string draft = path_ + ".new";
     {
-      ASSIGN_OR_RETURN(const File file, File::Open(draft, O_WRONLY | O_CREAT | O_TRUNC));
+      ASSIGN_OR_RETURN(const UniqueFd file, Open(draft, O_WRONLY | O_CREAT | O_TRUNC));
       RETURN_IF_ERROR(Write(file, text, draft));
     }
     if (std::rename(draft.c_str(), path_.c_str()) != 0) return Failed("rename", draft);
-    ASSIGN_OR_RETURN(const File directory, File::Open(DirectoryOf(path_), O_RDONLY | O_DIRECTORY));
-    return fsync(directory.fd()) == 0 ? OkStatus() : Failed("sync the directory of", path_);
+    ASSIGN_OR_RETURN(const UniqueFd directory, Open(DirectoryOf(path_), O_RDONLY | O_DIRECTORY));
+    return fsync(directory.get()) == 0 ? OkStatus() : Failed("sync the directory of", path_);
   }
 
   const std::string path_;
-  const File lock_;
+  const UniqueFd lock_;
   mutable Mutex mu_;  // Held while the file is written: one writer.
   std::optional<CommitDecision> last_ GUARDED_BY(mu_);
 };
@@ -120,14 +107,14 @@ class FileJournal final : public CommitJournal {
 }  // namespace
 
 Result<std::unique_ptr<CommitJournal>> OpenCommitJournal(const std::string& path) {
-  ASSIGN_OR_RETURN(File lock, File::Open(path + ".lock", O_RDWR | O_CREAT));
-  if (flock(lock.fd(), LOCK_EX | LOCK_NB) != 0) {
+  ASSIGN_OR_RETURN(UniqueFd lock, Open(path + ".lock", O_RDWR | O_CREAT));
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return Failed("lock", path);
     return Status::FailedPrecondition("journal_in_use", fmt::format("another publisher has {} open", path));
   }
   std::optional<CommitDecision> last;
   if (access(path.c_str(), F_OK) == 0) {
-    ASSIGN_OR_RETURN(const File file, File::Open(path, O_RDONLY));
+    ASSIGN_OR_RETURN(const UniqueFd file, Open(path, O_RDONLY));
     ASSIGN_OR_RETURN(const std::string text, ReadAll(file, path));
     const Result<CommitDecision> parsed = ParseDecision(text);
     if (!parsed.ok()) return parsed.status().WithContext(path);

@@ -19,6 +19,7 @@
 
 #include "base/grpc/connect_diagnosis_internal.h"
 #include "base/grpc/name_lookup_internal.h"
+#include "base/unique_fd.h"
 
 namespace bascule {
 namespace {
@@ -51,9 +52,6 @@ Status TlsFailed(std::string message) { return Status::Unauthenticated("tls_fail
 class Probe {
  public:
   Probe(Deadline deadline, Clock& clock) : deadline_(deadline), clock_(clock) {}
-  ~Probe() { Close(); }
-  Probe(const Probe&) = delete;
-  Probe& operator=(const Probe&) = delete;
 
   // Whether somebody took the connection. Errors of LookUp.
   Result<bool> Connect(const NetAddress& address) {
@@ -66,7 +64,7 @@ class Probe {
 
   bool Send(const char* bytes, std::size_t count) {
     while (count > 0) {
-      const ssize_t sent = send(fd_, bytes, count, MSG_NOSIGNAL);
+      const ssize_t sent = send(fd_.get(), bytes, count, MSG_NOSIGNAL);
       if (sent < 0 && !(Again() && Wait(POLLOUT))) return false;
       bytes += std::max<ssize_t>(sent, 0);
       count -= static_cast<std::size_t>(std::max<ssize_t>(sent, 0));
@@ -77,7 +75,7 @@ class Probe {
   // How many bytes came; 0 at the end of the connection or of the time.
   std::size_t Receive(std::span<char> into) {
     while (true) {
-      const ssize_t got = recv(fd_, into.data(), into.size(), 0);
+      const ssize_t got = recv(fd_.get(), into.data(), into.size(), 0);
       if (got >= 0) return static_cast<std::size_t>(got);
       if (!Again() || !Wait(POLLIN)) return 0;
     }
@@ -85,11 +83,6 @@ class Probe {
 
  private:
   static bool Again() { return errno == EAGAIN || errno == EINTR; }
-
-  void Close() {
-    if (fd_ >= 0) close(fd_);
-    fd_ = -1;
-  }
 
   bool ConnectUnix(const std::string& path) {
     sockaddr_un name{};
@@ -99,25 +92,24 @@ class Probe {
   }
 
   bool ConnectTo(int family, const sockaddr* address, socklen_t bytes) {
-    Close();
-    fd_ = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd_ < 0) return false;
-    if (connect(fd_, address, bytes) == 0) return true;
+    fd_ = UniqueFd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd_.valid()) return false;
+    if (connect(fd_.get(), address, bytes) == 0) return true;
     if (errno != EINPROGRESS || !Wait(POLLOUT)) return false;
     int error = 0;
     socklen_t size = sizeof error;
-    return getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
+    return getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
   }
 
   bool Wait(short event) {
-    pollfd wanted{fd_, event, 0};
+    pollfd wanted{fd_.get(), event, 0};
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_.Left(clock_));
     return poll(&wanted, 1, static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000))) > 0;
   }
 
   const Deadline deadline_;
   Clock& clock_;
-  int fd_ = -1;
+  UniqueFd fd_;
 };
 
 // TLS as a client over a probe, through memory: OpenSSL itself never touches the socket.

@@ -18,9 +18,9 @@
 #include "base/ids.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "base/worker.h"
 #include "bridge/transport/shm/message_socket.h"
-#include "bridge/transport/shm/unique_fd.h"
 #include "engine_side/cache_daemon/messages.h"
 #include "engine_side/cache_daemon/version_store.h"
 

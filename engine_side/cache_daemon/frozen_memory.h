@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "bridge/transport/shm/unique_fd.h"
+#include "base/unique_fd.h"
 #include "device/buffer.h"
 
 namespace bascule {

@@ -13,8 +13,8 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "bridge/manifest/manifest.h"
-#include "bridge/transport/shm/unique_fd.h"
 #include "engine_side/cache_daemon/messages.h"
 
 namespace bascule {

@@ -10,8 +10,8 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/unique_fd.h"
 #include "bridge/transport/cuda_ipc/device_end.h"
-#include "bridge/transport/shm/unique_fd.h"
 
 namespace bascule {
 

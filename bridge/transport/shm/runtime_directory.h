@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "bridge/transport/shm/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace bascule {
 

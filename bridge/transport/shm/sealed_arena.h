@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "bridge/transport/frame_arena.h"
-#include "bridge/transport/shm/unique_fd.h"
 
 namespace bascule {
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "bridge/transport/shm/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace bascule::fake_cuda {
 

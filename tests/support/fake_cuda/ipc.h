@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "bridge/transport/shm/unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace bascule::fake_cuda {
 

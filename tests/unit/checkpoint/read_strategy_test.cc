@@ -156,7 +156,7 @@ TEST(ReadStrategyTest, TheCacheIsDroppedBehindTheRead) {
   const DiskDirectory dir;
   const std::string path = dir.File("m.safetensors");
   WriteAt(path, 4096, 8 << 20);
-  const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   ASSERT_EQ(fsync(fd.get()), 0);
   const auto checkpoint = Checkpoint::Open(path, {.strategy = ReadStrategy::kRead, .drop_cache = true});
   ASSERT_TRUE(checkpoint.ok());
@@ -174,7 +174,7 @@ TEST(ReadStrategyTest, TheCacheIsDroppedBehindTheRead) {
 TEST(GuardedCopyTest, PagesThatAreGoneEndTheCopyAndNotTheProcess) {
   const TempDirectory dir;
   const std::string path = dir.Write("file", std::string(64 << 10, 'x'));
-  const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   void* mapping = mmap(nullptr, 64 << 10, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   ASSERT_NE(mapping, MAP_FAILED);
   const auto* bytes = static_cast<const std::byte*>(mapping);

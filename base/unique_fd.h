@@ -1,4 +1,6 @@
-// A file descriptor with one owner.
+// A file descriptor with one owner, which closes it.
+//
+// Thread-safety: thread-compatible.
 #pragma once
 
 #include <unistd.h>
