@@ -59,7 +59,9 @@ Result<FlipReport> FlipGate::AtSafePoint(std::uint64_t at_step, Deadline deadlin
     std::optional<Result<WeightVersion>> live;
     KvReport kv;
     const auto critical = [&] {
-      live.emplace(change());
+      // A process that was stopped may come here late, and whoever asked has given up.
+      live.emplace(deadline.Passed(clock_) ? Status::DeadlineExceeded("deadline", "the safe point came too late")
+                                           : change());
       if (live->ok()) kv = hooks_.InvalidateKv(**live);
     };
     ASSIGN_OR_RETURN(const SafePoint point, hooks_.RunAtSafePoint(at_step, critical, deadline));

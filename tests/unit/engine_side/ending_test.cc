@@ -155,6 +155,35 @@ TEST_F(FlipEndingTest, WithoutASafePointBeforeTheDeadlineNothingFlips) {
   ExpectLiveBytesOf(3);
 }
 
+// An engine that was stopped comes to its safe point late: the publisher has said already that it missed the version.
+TEST_F(FlipEndingTest, AtASafePointThatComesAfterTheDeadlineNothingFlips) {
+  auto publisher = WithVersionOne();
+  const Offer offer = publisher->MakeOffer(2);
+  publisher->BeginSession(offer);
+  publisher->StageAndSeal(offer);
+  hooks_.at_safe_point = [&] { clock_.Advance(offer.time_left); };
+
+  publisher->Send(Flip{offer.session});
+
+  EXPECT_EQ(publisher->Expect<Abort>().why.reason(), "deadline");
+  ExpectLiveBytesOf(1);
+  EXPECT_EQ(hooks_.invalidated().size(), 1u);
+  hooks_.at_safe_point = [] {};
+  publisher->Publish(publisher->MakeOffer(3));
+  ExpectLiveBytesOf(3);
+}
+
+TEST_F(FlipEndingTest, ARollbackWhoseSafePointComesAfterItsDeadlineChangesNothing) {
+  auto publisher = WithVersionOne();
+  publisher->Publish(publisher->MakeOffer(2));
+  hooks_.at_safe_point = [&] { clock_.Advance(std::chrono::seconds(2)); };
+
+  const Deadline deadline = Deadline::After(clock_, std::chrono::seconds(1));
+
+  EXPECT_EQ(receiver_->Rollback(std::nullopt, deadline).status().reason(), "deadline");
+  ExpectLiveBytesOf(2);
+}
+
 TEST_F(FlipEndingTest, APublisherThatVanishesAfterItsDecisionDoesNotUndoIt) {
   auto publisher = WithVersionOne();
   const Offer offer = publisher->MakeOffer(2);

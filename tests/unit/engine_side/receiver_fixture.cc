@@ -35,6 +35,7 @@ Result<SafePoint> ScriptedHooks::RunAtSafePoint(std::uint64_t at_step, const std
   step_ = std::max(step_ + 1, at_step);
   const SafePoint point{step_, std::chrono::microseconds(7)};
   mu_.Unlock();
+  at_safe_point();
   critical();
   mu_.Lock();
   ++safe_points_;

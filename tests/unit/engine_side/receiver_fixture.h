@@ -42,6 +42,8 @@ class ScriptedHooks final : public EngineHooks {
   // Asked inside the critical section: what AcquireLive shows there.
   std::function<std::optional<WeightVersion>()> live;
   std::vector<std::optional<WeightVersion>> live_inside() const;
+  // Called when a safe point has come, before what is done there.
+  std::function<void()> at_safe_point = [] {};
 
  private:
   Clock& clock_;
