@@ -3,7 +3,9 @@
 #include <cuda_runtime_api.h>
 
 #include <bit>
+#include <limits>
 
+#include "base/log.h"
 #include "device/cuda/driver.h"
 #include "device/cuda/error.h"
 #include "device/cuda/event.h"
@@ -41,6 +43,17 @@ Result<std::unique_ptr<DeviceBuffer>> OpenedMemory::Open(const MemoryHandle& han
       std::make_unique<View>(*this, handle, std::span(opened->base, static_cast<std::size_t>(bytes))));
 }
 
+// To the end of its allocation. CUDA promises an answer of what the process has allocated itself. Where a driver has
+// none of what it maps for another process, the word of that process has to do, which is one of the same user.
+Result<std::int64_t> OpenedMemory::BytesFrom(const std::byte* base) const {
+  const Result<AllocationRange> range = AllocationOf(base, device_);
+  if (range.ok()) return range->bytes - (base - range->base);
+  if (range.status().reason() != "device_error") return range.status();
+  LogWarn("unknown_range", "what=\"the size of another process's allocation is not known, it is believed\" why=\"{}\"",
+          range.status().ToString());
+  return std::numeric_limits<std::int64_t>::max();
+}
+
 Result<OpenedMemory::Opened*> OpenedMemory::Find(const MemoryHandle& handle) {
   const auto known = opened_.find(handle);
   if (known != opened_.end()) return &known->second;
@@ -50,12 +63,12 @@ Result<OpenedMemory::Opened*> OpenedMemory::Find(const MemoryHandle& handle) {
                  "cudaIpcOpenMemHandle", device_));
   Opened& opened = opened_[handle];
   opened.base = static_cast<std::byte*>(base);
-  const Result<AllocationRange> range = AllocationOf(base, device_);
-  if (!range.ok()) {
+  const Result<std::int64_t> bytes = BytesFrom(opened.base);
+  if (!bytes.ok()) {
     CloseUnused(handle);
-    return range.status();
+    return bytes.status();
   }
-  opened.bytes = range->bytes - (opened.base - range->base);
+  opened.bytes = *bytes;
   return &opened;
 }
 

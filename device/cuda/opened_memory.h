@@ -4,6 +4,8 @@
 // Thread-safety: thread-safe.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 
@@ -27,6 +29,7 @@ class OpenedMemory {
     int uses = 0;
   };
   Result<Opened*> Find(const MemoryHandle& handle) REQUIRES(mu_);
+  Result<std::int64_t> BytesFrom(const std::byte* base) const;
   void Release(const MemoryHandle& handle) EXCLUDES(mu_);
   void CloseUnused(const MemoryHandle& handle) REQUIRES(mu_);
 

@@ -16,6 +16,8 @@ using namespace bascule::fake_cuda;
 namespace {
 
 CUresult FakeMemGetAddressRange(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
+  const int fault = Faults::Get().Take("cuMemGetAddressRange");
+  if (fault != CUDA_SUCCESS && fault != bascule::FakeCuda::kLost) return static_cast<CUresult>(fault);
   void* start = nullptr;
   Block block;
   if (!Memory::Get().Find(reinterpret_cast<const void*>(address), &start, &block)) return CUDA_ERROR_NOT_FOUND;

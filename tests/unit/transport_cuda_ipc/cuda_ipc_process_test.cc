@@ -1,4 +1,5 @@
 // Two processes on one device, which they call by different ordinals.
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include "bridge/transport/cuda_ipc/dialer.h"
@@ -51,6 +52,34 @@ TEST_F(CudaIpcProcessTest, FramesOfAnotherProcessArriveWholeAndItsMemoryIsOpened
   EXPECT_EQ(FakeCuda::Census().opened_allocations, 0);
   EXPECT_EQ(FakeCuda::Census().events, before_.events);
   EXPECT_EQ(trainer.Wait(), 0) << "the sender frees its frames once they are closed here, and ends";
+}
+
+TEST_F(CudaIpcProcessTest, WhereTheDriverDoesNotKnowTheSizeOfImportedMemoryFramesArriveWholeAllTheSame) {
+  const auto listener = Listen();
+  FakeCuda::Fail("cuMemGetAddressRange", 1, cudaErrorInvalidValue);
+  Peer trainer("send", Address(), "3");
+  {
+    const auto receiver = Accept(*listener);
+    FrameSink sink(device_, *receiver);
+    for (int number = 0; number < 3; ++number) ASSERT_TRUE(sink.Take().ok());
+    ASSERT_TRUE(Drain(device_, sink.stream()).ok());
+
+    EXPECT_EQ(sink.CountWrong(), 0);
+    EXPECT_EQ(FakeCuda::TakeBackFaults(), 0);
+  }
+  EXPECT_EQ(FakeCuda::Census().opened_allocations, 0);
+  EXPECT_EQ(trainer.Wait(), 0);
+}
+
+TEST_F(CudaIpcProcessTest, WhereTheDeviceIsLostWhenMemoryIsImportedNoRouteOpensAndNothingStaysOpen) {
+  const auto listener = Listen();
+  FakeCuda::Fail("cuMemGetAddressRange", 1, cudaErrorIllegalAddress);
+  Peer trainer("send", Address(), "3");
+
+  EXPECT_NE(trainer.Wait(), 0);
+
+  EXPECT_EQ(FakeCuda::TakeBackFaults(), 0);
+  EXPECT_EQ(FakeCuda::Census().opened_allocations, 0);
 }
 
 TEST_F(CudaIpcProcessTest, ASenderThatIsKilledBeforeItsWorkIsDoneIsLostAndHoldsUpNoStream) {
