@@ -88,8 +88,8 @@ function(bascule_test name)
   if(ARG_ENVIRONMENT)
     set_property(TARGET ${name} PROPERTY CROSSCOMPILING_EMULATOR env ${ARG_ENVIRONMENT})
   endif()
-  # A test that waits longer than this is stuck; no test asserts a wall time.
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300 ${labels})
+  # A test that waits longer than this is stuck; no test asserts a wall time. Cases go by their names, not by their bytes.
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES PROPERTIES TIMEOUT 300 ${labels})
 endfunction()
 
 # Installs the exported targets as find_package(Bascule).

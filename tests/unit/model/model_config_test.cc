@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/architecture.h"
+#include "tests/support/case_name.h"
 
 namespace bascule {
 namespace {
@@ -134,7 +135,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{"sliding_window", "4096", "unsupported_sliding_window"},
                     Refusal{"layer_types", R"(["full_attention", "sliding_attention"])", "unsupported_sliding_window"},
                     Refusal{"partial_rotary_factor", "0.5", "unsupported_partial_rotary"},
-                    Refusal{"quantization_config", R"({"quant_method": "fp8"})", "unsupported_quantization"}));
+                    Refusal{"quantization_config", R"({"quant_method": "fp8"})", "unsupported_quantization"}),
+    NameOfCase<Refusal>);
 
 INSTANTIATE_TEST_SUITE_P(
     BadValues, RefusedConfigTest,
@@ -151,7 +153,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{"sliding_window", R"("all")", "bad_config"},
                     Refusal{"rope_parameters", R"({"rope_theta": 500000.0})", "bad_config"},
                     Refusal{"tie_word_embeddings", "1", "bad_config"},
-                    Refusal{"architectures", R"(["LlamaForCausalLM", "Qwen3ForCausalLM"])", "bad_config"}));
+                    Refusal{"architectures", R"(["LlamaForCausalLM", "Qwen3ForCausalLM"])", "bad_config"}),
+    NameOfCase<Refusal>);
 
 constexpr char kLlama3Rope[] = R"({"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
     "original_max_position_embeddings": 8192, "rope_type": "llama3"})";

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "model/engine_layout.h"
+#include "tests/support/case_name.h"
 
 namespace bascule {
 namespace {
@@ -122,7 +123,7 @@ TEST_P(PublishedModelsTest, HaveAsManyParametersAsTheyArePublishedToHaveAndDivid
   EXPECT_TRUE(engine.ok()) << engine.status().ToString();
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, PublishedModelsTest, testing::ValuesIn(kPublished));
+INSTANTIATE_TEST_SUITE_P(Models, PublishedModelsTest, testing::ValuesIn(kPublished), NameOfCase<Published>);
 
 // A config.json comes from anywhere: whatever is changed in one, it is read or refused, and what it sizes is what fits.
 TEST(ConfigMutationTest, AChangedConfigIsReadOrRefusedAndLaysOutOrIsRefused) {

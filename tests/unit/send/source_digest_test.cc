@@ -5,9 +5,11 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <ostream>
 
 #include "bridge/manifest/manifest.h"
 #include "checkpoint/checkpoint.h"
+#include "tests/support/case_name.h"
 #include "tests/support/run_python.h"
 #include "tests/support/temp_directory.h"
 
@@ -44,6 +46,9 @@ struct OracleCase {
   const char* fixture;
   const char* fixture_dtype;
   const char* wire_dtype;  // as the oracle's --dtype
+  friend std::ostream& operator<<(std::ostream& out, const OracleCase& c) {
+    return out << c.fixture << " " << c.fixture_dtype << " to " << c.wire_dtype;
+  }
 };
 
 class SourceDigestOracleTest : public testing::TestWithParam<OracleCase> {};
@@ -74,7 +79,8 @@ TEST_P(SourceDigestOracleTest, EqualsAnIndependentComputationInPython) {
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, SourceDigestOracleTest,
                          testing::Values(OracleCase{"dense", "bf16", "keep"}, OracleCase{"dense", "bf16", "fp32"},
-                                         OracleCase{"qk-norm", "fp32", "bf16"}, OracleCase{"tied", "fp32", "keep"}));
+                                         OracleCase{"qk-norm", "fp32", "bf16"}, OracleCase{"tied", "fp32", "keep"}),
+                         NameOfCase<OracleCase>);
 
 TEST(SourceDigestTest, TheSumDoesNotDependOnTheNumberOfThreads) {
   const MemorySource source(
