@@ -108,7 +108,7 @@ class PolicyAllTest(FleetTest):
 
     def test_one_that_stops_between_the_decision_and_its_flip_has_missed_it_and_serves_its_old_version(self):
         engines = self.start_fleet(large(1))
-        publisher, watches = self.publish_caught_before_the_decision(engines, "--deadline", "12s")
+        publisher, watches = self.publish_caught_before_the_decision(engines, "--deadline", "20s")
         engines[3].send(signal.SIGSTOP)
         engines[2].send(signal.SIGCONT)
         for watch in watches[:3]:

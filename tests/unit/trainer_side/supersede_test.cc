@@ -47,9 +47,10 @@ TEST_F(SupersedeTest, OnlyTheNewestOfManyIsSent) {
   std::vector<std::shared_ptr<PublishHandle>> old = {Begin()};
   ASSERT_TRUE(engines_[0]->WaitFor([](const auto& account) { return account.holds == 1; }));
   for (int i = 0; i < 5; ++i) old.push_back(Begin(Newer()));
+  const auto newest = Begin(Newer());
   engines_[0]->Play({});
 
-  const PublishReport report = Publish(Newer());
+  const PublishReport report = *newest->WaitCommitted(Soon());
 
   EXPECT_TRUE(report.AllCommitted());
   for (const auto& handle : old) {
