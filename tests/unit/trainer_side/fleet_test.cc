@@ -239,6 +239,7 @@ TEST_F(FleetTest, ACatchUpGivesWayToTheNextPublish) {
 
   EXPECT_TRUE(report.AllCommitted());
   EXPECT_EQ(report.version.number, 2u);
+  ASSERT_TRUE(engines_[1]->WaitFor([](const auto& account) { return !account.aborts.empty(); }));
   EXPECT_EQ(engines_[1]->account().aborts.at(0).reason(), "superseded");
   ExpectEngineHoldsTrainersTensors(*engines_[1], 2);
 }

@@ -130,6 +130,7 @@ TEST_F(GroupCatchUpTest, ACatchUpGivesWayToTheNextPublishOfAllRanks) {
 
   EXPECT_TRUE(reports[0].AllCommitted());
   EXPECT_EQ(reports[0].version.number, 2u);
+  ASSERT_TRUE(engines_[1]->WaitFor([](const auto& account) { return !account.aborts.empty(); }));
   EXPECT_EQ(engines_[1]->account().aborts.at(0).reason(), "superseded");
   ExpectEngineHoldsTrainersTensors(*engines_[1], 2);
 }

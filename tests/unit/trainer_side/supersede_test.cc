@@ -33,6 +33,7 @@ TEST_F(SupersedeTest, ANewerVersionEndsOneThatIsHalfStagedOnEveryReplica) {
   }
   EXPECT_TRUE(report.AllCommitted());
   for (const auto& engine : engines_) {
+    ASSERT_TRUE(engine->WaitFor([](const auto& account) { return !account.aborts.empty(); }));
     EXPECT_EQ(engine->account().aborts.at(0).reason(), "superseded");
     ExpectEngineHoldsTrainersTensors(*engine, 2);
   }
