@@ -66,8 +66,17 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual([step["state"] for step in self.written()["steps"]], ["failed", "passed"])
         self.assertEqual(self.written()["steps"][0]["detail"], "the device is lost")
         table = self.report.stem.with_suffix(".md").read_text()
-        self.assertIn("| first | 2 GB/s | a copy, 4 GB/s | 0.5 |", table)
+        self.assertIn("| first | 2 GB/s | a copy, 4 GB/s | 0.5 |  |", table)
         self.assertFalse(self.report.passed())
+
+    def test_what_is_promised_of_a_row_stands_beside_it_with_the_verdict(self):
+        rows = [("gpu_digest", 0.79, 1, "ratio at least 0.8: MISSED"), ("gpu_pack_columns", 0.8, 1, "ratio at least 0.8: kept"),
+                ("gpu_scatter_1pct", 0.1, 4.9, "at most 5: kept"), ("gpu_scatter_10pct", 0.1, 50, ""),
+                ("gpu_stall_shadow_p99", 1.2, 1200, "at most 1000: MISSED"), ("gpu_sync_cuda_ipc", 2.5, 9, "ratio at most 3: kept")]
+        for name, ratio, value, promised in rows:
+            row = {"name": name, "ratio": ratio, "value": value, "dry": False}
+            self.assertEqual(gpu_check.promise_of(row), promised, name)
+            self.assertEqual(gpu_check.promise_of({**row, "dry": True}), promised.split(":")[0], name)
 
     def test_a_group_that_hangs_ends_at_its_limit_with_the_processes_that_it_started(self):
         began = time.monotonic()
