@@ -25,14 +25,13 @@ MemberDriver::MemberDriver(WeightPublisherOptions options, const TensorSource& s
 PublishReport MemberDriver::Run(const PublishJob& job, PendingPublish& pending, Deadline deadline,
                                 const Cancellation& cancel) {
   has_version_ = options_.snapshot == Snapshot::kTensorsStay;
-  const RoundHooks hooks{
-      .source = [&](const std::vector<TensorSpec>& wire) { return SourceOf(wire, pending, deadline); },
-      .packed =
-          [&] {
-            KeepUnasked(deadline);
-            pending.SetPacked();
-          },
-      .sends_again = KeepsVersion()};
+  const RoundHooks hooks{.source = [&](const Plan& plan) { return SourceOf(plan, pending, deadline); },
+                         .packed =
+                             [&] {
+                               KeepUnasked(deadline);
+                               pending.SetPacked();
+                             },
+                         .sends_again = KeepsVersion()};
   const Result<GroupOutcome> outcome = member_->TakePart(job.request.number, hooks, deadline, cancel.token());
   PublishReport report;
   if (outcome.ok()) {
@@ -52,16 +51,15 @@ void MemberDriver::KeepUnasked(Deadline deadline) {
 }
 
 void MemberDriver::Attend(const Cancellation& cancel) {
-  const RoundHooks hooks{.source = [&](const std::vector<TensorSpec>& wire) { return SourceAgain(wire); },
-                         .packed = [] {},
-                         .sends_again = has_version_};
+  const RoundHooks hooks{
+      .source = [&](const Plan& plan) { return SourceAgain(plan); }, .packed = [] {}, .sends_again = has_version_};
   static_cast<void>(member_->Attend(hooks, cancel.token()));
 }
 
-Result<const WeightSource*> MemberDriver::SourceAgain(const std::vector<TensorSpec>& wire) {
+Result<const WeightSource*> MemberDriver::SourceAgain(const Plan& plan) {
   const WeightSource* source = &source_;
   if (TakesCopy(options_.snapshot)) {
-    if (snapshot_->wire() != wire) {
+    if (snapshot_->wire() != WireOf(plan)) {
       return Status::FailedPrecondition("source_gone", "the version was kept in other tensors or types");
     }
     source = snapshot_.get();
@@ -70,12 +68,11 @@ Result<const WeightSource*> MemberDriver::SourceAgain(const std::vector<TensorSp
   return &*as_rank_;
 }
 
-Result<const WeightSource*> MemberDriver::SourceOf(const std::vector<TensorSpec>& wire, PendingPublish& pending,
-                                                   Deadline deadline) {
+Result<const WeightSource*> MemberDriver::SourceOf(const Plan& plan, PendingPublish& pending, Deadline deadline) {
   if (options_.guard) RETURN_IF_ERROR(CheckWeights(source_, *options_.guard));
   const WeightSource* source = &source_;
   if (TakesCopy(options_.snapshot)) {
-    if (snapshot_ == nullptr || snapshot_->wire() != wire) {
+    if (const std::vector<TensorSpec> wire = WireOf(plan); snapshot_ == nullptr || snapshot_->wire() != wire) {
       snapshot_.reset();  // both at once might not fit
       ASSIGN_OR_RETURN(
           snapshot_,

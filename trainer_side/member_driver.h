@@ -25,11 +25,15 @@ class MemberDriver final : public PublishDriver {
   void Attend(const Cancellation& cancel) override;
 
  private:
+  // Whoever comes late gets all of a version, also of one that is sent in part.
+  std::vector<TensorSpec> WireOf(const Plan& plan) const {
+    return options_.catch_up ? plan.tensors : SentTensors(plan);
+  }
   bool KeepsVersion() const { return options_.catch_up && options_.snapshot != Snapshot::kNone; }
   // What sessions read: the tensors, or a copy that is made now.
-  Result<const WeightSource*> SourceOf(const std::vector<TensorSpec>& wire, PendingPublish& pending, Deadline deadline);
+  Result<const WeightSource*> SourceOf(const Plan& plan, PendingPublish& pending, Deadline deadline);
   // Likewise, of the last round's version.
-  Result<const WeightSource*> SourceAgain(const std::vector<TensorSpec>& wire);
+  Result<const WeightSource*> SourceAgain(const Plan& plan);
   // Nobody took the version: it is kept in the types of the one before.
   void KeepUnasked(Deadline deadline);
 

@@ -244,7 +244,7 @@ Status GroupMember::StartSession(const GroupSend& order, const RoundHooks& hooks
                                                        order.frame_bytes, MaxFrameBytes(plan), kMaxFrameBytes));
   }
   if (source_ == nullptr) {
-    ASSIGN_OR_RETURN(source_, hooks.source(SentTensors(plan)));
+    ASSIGN_OR_RETURN(source_, hooks.source(plan));
   }
   patience_ = std::max(patience_, Deadline::After(*options_.clock, order.time_left + kGrace));
   sessions_[order.session] = std::make_unique<MemberSession>(

@@ -38,9 +38,9 @@ struct GroupMemberOptions {
 
 // What the owner of the tensors does in a round.
 struct RoundHooks {
-  // What sessions of this round read, as this rank of the group's layout. Called once, when it is known what is sent
-  // and in which types.
-  std::function<Result<const WeightSource*>(const std::vector<TensorSpec>& wire)> source;
+  // What sessions of this round read, as this rank of the group's layout. Called once, when it is known by which plan:
+  // what is sent, and in which types.
+  std::function<Result<const WeightSource*>(const Plan& plan)> source;
   // Nothing is read any more in this round: the tensors may change.
   std::function<void()> packed;
   // In a round: this rank attends once it is over. Attending: the bytes of the last round are there still.

@@ -258,6 +258,29 @@ class PartialFleetTest : public PartialSyncTest {
     options_.transports = {dialer_.get()};
     return *WeightPublisher::Create(options_, std::move(source));
   }
+  // A process for each of two ranks, and engine 0 as their fleet.
+  std::vector<std::unique_ptr<WeightPublisher>> StartGroup(bool gather) {
+    trainer_ = std::make_unique<ShardedTrainer>(2, kRows);
+    options_.snapshot = Snapshot::kHost;
+    options_.catch_up = true;
+    options_.fleet.first_retry = std::chrono::milliseconds(1);
+    options_.gather = gather;
+    slices_ = *LoopbackListener::Create(network_, "rank-0-slices");
+    std::vector<std::unique_ptr<WeightPublisher>> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      options_.group = {.rank = rank, .world_size = 2, .leader = "rank-0", .name = "job", .host = &control_};
+      if (rank == 0) options_.group.listeners = {slices_.get()};
+      ranks.push_back(
+          PublisherTo(rank == 0 ? std::vector{AddressOf(0)} : std::vector<std::string>(), trainer_->SourceOf(rank)));
+    }
+    return ranks;
+  }
+  PublishReport PublishAll(const std::vector<std::unique_ptr<WeightPublisher>>& ranks, const PublishRequest& request) {
+    std::vector<std::shared_ptr<PublishHandle>> handles;
+    for (const auto& rank : ranks) handles.push_back(*rank->Publish(request));
+    for (const auto& handle : handles) CHECK(handle->WaitCommitted(Soon()).ok());
+    return *handles.front()->WaitCommitted(Soon());
+  }
   FleetRow Row(std::size_t engine) {
     for (const FleetRow& row : publisher_->status().fleet) {
       if (row.address == AddressOf(engine)) return row;
@@ -269,6 +292,7 @@ class PartialFleetTest : public PartialSyncTest {
   }
 
   std::vector<Engine> engines_;
+  std::unique_ptr<TransportListener> slices_;  // of full tensors that a group gathers
 };
 
 TEST_F(PartialFleetTest, AReplicaWithAnotherBaseIsRefusedByNameAndThePolicyDecides) {
@@ -312,6 +336,39 @@ TEST_F(PartialFleetTest, WhoComesLateGetsTheWholeVersionFromTheSnapshot) {
   EXPECT_TRUE(welcome.publisher_sends);
   ASSERT_TRUE(Eventually([&] { return LiveOf(1) == report.version; }, Soon()));
   EXPECT_EQ(engines_[1].receiver->DigestLive()->totals, engines_[0].receiver->DigestLive()->totals);
+}
+
+// Each rank keeps its part of all tensors, though it sends some.
+TEST_F(PartialFleetTest, WhoComesLateGetsTheWholeVersionFromEveryRankOfAGroup) {
+  StartFleet(2);
+  const auto ranks = StartGroup(/*gather=*/false);
+  ASSERT_TRUE(PublishAll(ranks, {}).AllCommitted());
+  const PublishReport report = PublishAll(ranks, {.scope = {"layer.*"}});
+  ASSERT_TRUE(report.AllCommitted()) << report.replicas[0].status.ToString();
+
+  const FleetWelcome welcome = *ranks[0]->Join({.address = AddressOf(1), .instance = {2}, .live = {}, .ready = false});
+
+  EXPECT_TRUE(welcome.publisher_sends);
+  ASSERT_TRUE(Eventually([&] { return LiveOf(1) == report.version; }, Soon()));
+  EXPECT_EQ(engines_[1].receiver->DigestLive()->totals, engines_[0].receiver->DigestLive()->totals);
+}
+
+// A rank that gives its slices to be gathered keeps no more than those.
+TEST_F(PartialFleetTest, AGroupThatGatheredAPartOfTheTensorsLeavesLateReplicasToTheOthers) {
+  StartFleet(2);
+  const auto ranks = StartGroup(/*gather=*/true);
+  ASSERT_TRUE(PublishAll(ranks, {}).AllCommitted());
+  const PublishReport report = PublishAll(ranks, {.scope = {"layer.*"}});
+  ASSERT_TRUE(report.AllCommitted()) << report.replicas[0].status.ToString();
+  const auto join = [&] {
+    return *ranks[0]->Join({.address = AddressOf(1), .instance = {2}, .live = {}, .ready = false});
+  };
+
+  join();
+
+  ASSERT_TRUE(Eventually([&] { return !join().publisher_sends; }, Soon()));
+  EXPECT_THAT(join().holders, ElementsAre(AddressOf(0)));
+  EXPECT_EQ(LiveOf(1), std::nullopt);
 }
 
 // Its other tensors are not those of the base: what it would send is another version, and nobody may take it for this.
