@@ -18,13 +18,13 @@ constexpr Duration kLongestSession = kPublishTime + std::chrono::seconds(1);
 
 }  // namespace
 
-EngineNode::EngineNode(Scheduler& scheduler, Network& network, WentLive& went_live, FleetPromises& promises,
+EngineNode::EngineNode(Scheduler& scheduler, Network& network, VersionRecord& versions, FleetPromises& promises,
                        const EngineSurroundings& surroundings, Watch watch, NodeId node, std::string address,
                        const EngineKind& kind)
     : scheduler_(scheduler),
       network_(network),
       clock_(scheduler.clock()),
-      went_live_(went_live),
+      versions_(versions),
       promises_(promises),
       watch_(std::move(watch)),
       node_(node),
@@ -119,6 +119,7 @@ std::uint64_t EngineNode::HighestNumber(const std::string& run) const {
 
 // I7: at most one session of the replica receives. I8: none outlives its time.
 void EngineNode::OnSessionState(std::string_view session, std::string_view state) {
+  session_ = session;
   session_state_ = state;
   if (state == "receiving") {
     if (!receiving_session_.empty() && receiving_session_ != session) {
@@ -131,6 +132,20 @@ void EngineNode::OnSessionState(std::string_view session, std::string_view state
     const Duration lived = clock_.Now() - receiving_since_ - watch_.stood_still_since(receiving_since_);
     if (lived > kLongestSession) Broken("I8", fmt::format("a session lived for {:.1f} s", MsOf(lived) / 1000));
   }
+}
+
+void EngineNode::OnPartialOffer(const Offer& offer) {
+  partial_.try_emplace(offer.session.ToString(), PartialSession{*offer.manifest.base, made_live_.size()});
+}
+
+// Who takes a partial version has its base: it was live at some time since the offer was made.
+void EngineNode::OnAccept(SessionId session) {
+  const auto partial = partial_.find(session.ToString());
+  if (partial == partial_.end()) return;
+  const auto& [base, flips] = partial->second;
+  const auto since = made_live_.begin() + static_cast<std::ptrdiff_t>(flips == 0 ? 0 : flips - 1);
+  if (std::find(since, made_live_.end(), base) != made_live_.end() || IsLiveNow(base)) return;
+  Broken("scope", fmt::format("it takes a version that builds on {}, which is not live", base.ToString()));
 }
 
 Result<SafePoint> EngineNode::RunAtSafePoint(std::uint64_t at_step, const std::function<void()>& critical,
@@ -180,7 +195,7 @@ KvReport EngineNode::InvalidateKv(const WeightVersion& live) {
   kept_ = made_live_.empty() ? std::nullopt : std::optional(made_live_.back());
   made_live_.push_back(live);
   if (!checked_) return {};
-  went_live_[address_].push_back(live);
+  versions_.WentLive(address_, live);
   // Who follows a daemon comes a moment later, to what that had.
   if (!back && kind_.daemon.empty()) promises_.WentLive(address_, live);
   return {};
@@ -236,7 +251,7 @@ void EngineNode::DecodeStep() {
 
 void EngineNode::CheckBytes(const WeightLease& lease, std::string_view when) {
   const WeightVersion& label = lease.version();
-  const Content* content = FindContent(label.digest);
+  const Content* content = versions_.Find(label.digest);
   if (content == nullptr) {
     Broken("I4", fmt::format("{}: {} has a digest of nothing that was published", when, label.ToString()));
     return;
@@ -308,7 +323,7 @@ ConnectionOptions EngineNode::ConnectionTo(const std::string& address, ControlDi
 Status EngineNode::LoadBase() {
   const auto control = network_.DialerOf(node_);
   const auto routes = network_.RouteDialerOf(node_);
-  const TensorSource files = BaseContent().values().Source();
+  const TensorSource files = BaseContent().Of(0).held().Source();
   return PublishOnce(files, ConnectionTo(OwnAddress(), *control, *routes),
                      {.run = "base", .number = 0, .new_run = true}, Deadline::After(clock_, kPublishTime))
       .status;

@@ -15,11 +15,11 @@
 #include "bridge/send/replica_connection.h"
 #include "engine_side/cache_daemon/cache_daemon.h"
 #include "engine_side/weight_receiver.h"
-#include "tests/simulation/contents.h"
 #include "tests/simulation/engine_start.h"
 #include "tests/simulation/fleet_promises.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/scheduler.h"
+#include "tests/simulation/version_record.h"
 #include "tests/simulation/watch.h"
 
 namespace bascule::simulation {
@@ -39,7 +39,7 @@ struct EngineKind {
 class EngineNode final : private EngineHooks, private BlockCopier {
  public:
   // Borrows all but the values.
-  EngineNode(Scheduler& scheduler, Network& network, WentLive& went_live, FleetPromises& promises,
+  EngineNode(Scheduler& scheduler, Network& network, VersionRecord& versions, FleetPromises& promises,
              const EngineSurroundings& surroundings, Watch watch, NodeId node, std::string address,
              const EngineKind& kind);
   ~EngineNode() override;  // as a process that ends; waits for its fibers
@@ -51,6 +51,11 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   // What a line of this engine's log says of its session.
   void OnSessionState(std::string_view session, std::string_view state);
   std::string_view session_state() const { return session_state_; }  // of the last one; "idle" before any
+  bool session_is_partial() const { return partial_.contains(session_); }
+
+  // A partial version is offered to this engine, and taken by it: messages on their way.
+  void OnPartialOffer(const Offer& offer);
+  void OnAccept(SessionId session);
 
   // Faults.
   void RollBack(Duration patience);
@@ -101,7 +106,7 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   Scheduler& scheduler_;
   Network& network_;
   Clock& clock_;
-  WentLive& went_live_;
+  VersionRecord& versions_;
   FleetPromises& promises_;
   const Watch watch_;
   const NodeId node_;
@@ -121,6 +126,13 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   std::optional<WeightVersion> kept_;             // a flip to it is a rollback: numbers are not used again
   int copies_before_ = 0;
   int copies_to_fail_ = 0;
+  // What a session of a partial version builds on, and how often a version had gone live when it was offered.
+  struct PartialSession {
+    WeightVersion base;
+    std::size_t flips = 0;
+  };
+  std::map<std::string, PartialSession> partial_;
+  std::string session_;            // the last one
   std::string receiving_session_;  // not over yet
   TimePoint receiving_since_;
   std::string session_state_ = "idle";

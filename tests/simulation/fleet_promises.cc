@@ -24,6 +24,7 @@ bool IsNumber(const WeightVersion& version, const WeightVersion& other) {
 std::string_view MomentName(Moment moment) { return kNames.at(static_cast<std::size_t>(moment)); }
 
 void FleetPromises::PublishBegins() {
+  ++under_way_;
   constexpr std::array kFirst = {Moment::kEach, Moment::kVoting, Moment::kCanary};
   moment_ = kFirst.at(static_cast<std::size_t>(policy_));
   decided_before_ = decided_.size();
@@ -73,7 +74,7 @@ void FleetPromises::WentLive(const std::string& replica, const WeightVersion& ve
 }
 
 void FleetPromises::PublishEnded(const PublishReport& report) {
-  moment_ = Moment::kNoPublish;
+  if (--under_way_ == 0) moment_ = Moment::kNoPublish;
   const auto is_number = [&](const WeightVersion& version) { return IsNumber(version, report.version); };
   const bool decided = std::ranges::any_of(decided_, is_number);
   const bool decided_now =

@@ -59,6 +59,7 @@ class FleetPromises {
   const PublishPolicy policy_;
   const Watch watch_;
   Moment moment_ = Moment::kNoPublish;
+  int under_way_ = 0;                                    // publishes
   std::set<std::pair<std::string, std::string>> ready_;  // address and version
   std::vector<WeightVersion> decided_;
   std::size_t decided_before_ = 0;               // the publish under way

@@ -68,6 +68,21 @@ MUTANTS = {
     "keep_the_refused": (
         "engine_side/flip_gate.cc", "keeps a version that a gate has refused, for a later rollback to go to",
         [("  if (live.ok() && refused) slots_.ForgetKept();\n", "  static_cast<void>(refused);\n")]),
+    "leave_the_rest": (
+        "engine_side/staging.cc", "digests what a scope leaves out where it is live, and does not copy it",
+        [("  return Place(part.engine_rank, part.slices, from, slots_.work().OnHost() ? FrameMemory::kHost : FrameMemory::kDevice);\n",
+          "  std::vector<SlotSource> live_boxes;\n"
+          "  for (std::size_t s = 0; s < from.size(); ++s) {\n"
+          "    const Slice& slice = part.slices[s];\n"
+          "    live_boxes.push_back({BoxOfSlice(plan_, slots_.layout(), slice, part.engine_rank, slice.logical_box), from[s].base});\n"
+          "  }\n"
+          "  return slots_.work().Digest(live_boxes);\n")]),
+    "take_any_base": (
+        "engine_side/carry_over.cc", "takes a partial version that builds on another than the live one",
+        [("if (live == base) return OkStatus();", "if (live) return OkStatus();")]),
+    "again_in_part": (
+        "trainer_side/replica_driver.cc", "sends late replicas no more than the scope of the last publish",
+        [("scope_ = job.again ? std::vector<std::string>() : job.request.scope;", "if (!job.again) scope_ = job.request.scope;")]),
     "daemon_holds_early": (
         "engine_side/cache_daemon/cache_daemon.cc", "calls itself ready before it holds what is live",
         [("return recorded && recorded->object->version == *status.live ? CachePhase::kHolding : CachePhase::kReceiving;",

@@ -13,6 +13,7 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace bascule::simulation {
@@ -101,8 +102,21 @@ TallyTable TableOf(std::string_view what, std::string_view (*name)(Row),
 }
 
 std::vector<TallyTable> TablesOf(const Tally& tally) {
+  TallyTable partial = TableOf("struck in part", &SessionStateName, tally.in_partial);
+  partial.names.erase(partial.names.begin());  // no session is idle
+  partial.rows = partial.rows.subspan(1);
   return {TableOf("struck in state", &SessionStateName, tally.in_state),
-          TableOf("struck at", &MomentName, tally.at_moment), TableOf("struck a", &RoleName, tally.on_role)};
+          TableOf("struck at", &MomentName, tally.at_moment), TableOf("struck a", &RoleName, tally.on_role),
+          std::move(partial)};
+}
+
+// What can become of a partial version.
+std::vector<std::pair<std::string_view, std::uint64_t>> PartialCounts(const Tally& tally) {
+  return {{"partial", tally.partial},
+          {"committed_everywhere", tally.partial_committed},
+          {"flips", tally.partial_flips},
+          {"wrong_base", tally.wrong_base},
+          {"superseded", tally.superseded}};
 }
 
 std::string KindOf(const std::string& what) { return what.substr(0, what.find(':')); }
@@ -151,6 +165,8 @@ std::string Summary(const Tally& tally) {
       "followed={} caught_up={} let_through={} refused={}\n",
       tally.schedules, tally.publishes, tally.committed, tally.flips, tally.faults, tally.switches, tally.followed,
       tally.caught_up, tally.let_through, tally.refused);
+  for (const auto& [what, count] : PartialCounts(tally)) text += fmt::format("{}={} ", what, count);
+  text.back() = '\n';
   for (const TallyTable& table : TablesOf(tally)) {
     text += fmt::format("{:16}", table.what);
     for (const std::string_view name : table.names) text += fmt::format("{:>11}", name);
@@ -179,6 +195,9 @@ std::string Unreached(const Tally& tally) {
         text += fmt::format(" {}", table.names[row]);
       }
     }
+  }
+  for (const auto& [what, count] : PartialCounts(tally)) {
+    if (count == 0) text += fmt::format(" partial:{}", what);
   }
   return text;
 }

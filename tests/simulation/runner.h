@@ -34,8 +34,9 @@ FaultSchedule Shrink(const Finding& finding);
 
 // "schedules=... publishes=... ", and tables of session states, moments of a publish and kinds of replica by faults.
 std::string Summary(const Tally& tally);
-// Each pair of a session's state and a fault that no schedule reached, and each moment of a publish and kind of replica
-// that no fault struck: some moments are so short that few faults hit them, and in some no message is on its way.
+// Each pair of a session's state and a fault that no schedule reached; each moment of a publish, kind of replica and
+// state of a partial version's session that no fault struck: some moments are so short that few faults hit them, and in
+// some no message is on its way; and what never became of a partial version.
 std::string Unreached(const Tally& tally);
 
 }  // namespace bascule::simulation

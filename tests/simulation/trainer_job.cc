@@ -14,6 +14,10 @@ constexpr FleetOptions kFleet{.heartbeat = std::chrono::milliseconds(500),
                               .retry_cap = std::chrono::seconds(2)};
 constexpr Duration kGrace = std::chrono::seconds(5);  // beyond a publish's deadline: what both sides wait for an answer
 
+constexpr std::string_view kValuesLabel = "values";  // of a partial version's manifest: the number of what is sent
+
+constexpr Duration kPatience = std::chrono::minutes(10);  // far beyond what a publish may take
+
 constexpr Duration kRollbackTime = std::chrono::seconds(30);  // a refused canary goes back after the deadline too
 
 // Values that no version has: whoever reads them does so too late.
@@ -46,12 +50,12 @@ struct TrainerJob::Process {
   std::optional<WeightVersion> packed;  // of its last publish
 };
 
-TrainerJob::TrainerJob(Scheduler& scheduler, Network& network, const WentLive& went_live, FleetPromises& promises,
+TrainerJob::TrainerJob(Scheduler& scheduler, Network& network, VersionRecord& versions, FleetPromises& promises,
                        Watch watch, Surroundings surroundings, JobKind kind)
     : scheduler_(scheduler),
       network_(network),
       clock_(scheduler.clock()),
-      went_live_(went_live),
+      versions_(versions),
       promises_(promises),
       watch_(std::move(watch)),
       surroundings_(std::move(surroundings)),
@@ -138,14 +142,67 @@ std::optional<int> TrainerJob::ProcessOf(NodeId node) const {
   return std::nullopt;
 }
 
-TrainerJob::Published TrainerJob::Publish(const PublishRequest& request) {
-  Published published;
-  published.content = &ContentOf(kind_.ranks, surroundings_.new_content());
-  tensors_.CopyFrom(published.content->values());
-  const TimePoint began = clock_.Now();
-  const std::shared_ptr<Process> leader = processes_.front();
-  if (leader != nullptr) promises_.PublishBegins();
-  std::vector<std::pair<int, std::shared_ptr<PublishHandle>>> handles;
+// What is sent is labelled, so that an offer says whose it is.
+void TrainerJob::Declare(const Content& sent, const Partial& partial, PublishRequest& request) {
+  request.scope = partial.scope->patterns;
+  if (partial.names_base) request.base = noted_;
+  request.labels[std::string(kValuesLabel)] = std::to_string(sent.number());
+  partials_[sent.number()] = {.sent = &sent, .scope = partial.scope, .named = request.base};
+}
+
+void TrainerJob::Hold(const Content& sent, const std::optional<Partial>& partial) {
+  const Content* rest = partial ? nullptr : &sent;
+  if (partial && partial->has_the_rest && noted_) rest = versions_.Find(noted_->digest);
+  for (std::size_t t = 0; t < sent.tensor_count(); ++t) {
+    const bool is_sent = partial && std::ranges::find(partial->scope->tensors, t) != partial->scope->tensors.end();
+    const Content* const content = is_sent ? &sent : rest;
+    // What a trainer of other ranks, or a file, brought is none of what this one can hold.
+    const bool holds = content != nullptr && content->Of(t).trainer_ranks() == kind_.ranks;
+    tensors_.CopyTensorFrom(holds ? content->Of(t).held() : Scribble(kind_.ranks), t);
+  }
+}
+
+// The base is the publisher's to choose unless the trainer names one, but it is the same for all replicas, and what
+// comes of it is what was sent and the rest of that.
+void TrainerJob::OnOffer(const ManifestOffer& offer) {
+  const auto label = offer.labels.find(std::string(kValuesLabel));
+  if (label == offer.labels.end()) {
+    if (offer.base) watch_.violation("scope", fmt::format("{} offers a part of a whole version", kind_.name));
+    return;
+  }
+  PartialPublish& partial = partials_.at(std::stoi(label->second));
+  if (!offer.base || offer.scope != partial.scope->patterns || offer.base != partial.named.value_or(*offer.base) ||
+      offer.base != partial.base.value_or(*offer.base)) {
+    watch_.violation("scope", fmt::format("{} offers {}@{} with another scope or base than it declared or has offered",
+                                          kind_.name, offer.run, offer.number));
+    return;
+  }
+  const Content* const base = versions_.Find(offer.base->digest);
+  if (base == nullptr) {
+    watch_.violation("scope",
+                     fmt::format("{} builds on {}, which nobody has published", kind_.name, offer.base->ToString()));
+    return;
+  }
+  partial.base = offer.base;
+  partial.content = &Composed(*partial.sent, *partial.scope, *base);
+  versions_.Published(*partial.content);
+}
+
+TrainerJob::UnderWay TrainerJob::Begin(PublishRequest request, const std::optional<Partial>& partial) {
+  const Content& sent = ContentOf(kind_.ranks, surroundings_.new_content());
+  if (partial) {
+    Declare(sent, *partial, request);
+  } else {
+    versions_.Published(sent);
+  }
+  Hold(sent, partial);
+  UnderWay publish{.sent = &sent,
+                   .is_partial = partial.has_value(),
+                   .began = clock_.Now(),
+                   .longest = kPublishTime + kGrace,
+                   .leader = processes_.front()};
+  if (kind_.policy == PublishPolicy::kCanary) publish.longest += kRollbackTime;
+  if (publish.leader != nullptr) promises_.PublishBegins();
   for (int process = 0; process < process_count(); ++process) {
     const std::shared_ptr<Process> running = processes_[static_cast<std::size_t>(process)];
     if (running == nullptr) continue;
@@ -154,27 +211,54 @@ TrainerJob::Published TrainerJob::Publish(const PublishRequest& request) {
     auto handle = running->publisher->Publish(request);
     scheduler_.Enter(caller);
     CHECK(handle.ok());
-    handles.emplace_back(process, std::move(*handle));
+    publish.handles.emplace_back(process, std::move(*handle));
   }
-  const Deadline patience = Deadline::After(clock_, std::chrono::minutes(10));
-  for (const auto& [process, handle] : handles) CHECK(handle->WaitPacked(patience).ok());
+  for (const auto& [process, handle] : publish.handles) {
+    CHECK(handle->WaitPacked(Deadline::After(clock_, kPatience)).ok());
+  }
   tensors_.CopyFrom(Scribble(kind_.ranks));
-  for (const auto& [process, handle] : handles) {
-    auto report = handle->WaitCommitted(patience);
+  return publish;
+}
+
+// It waits for the end of the older one, which is looked at once this one is packed.
+TrainerJob::UnderWay TrainerJob::Supersede(UnderWay& older, PublishRequest request,
+                                           const std::optional<Partial>& partial) {
+  request.supersede = true;
+  UnderWay newer = Begin(std::move(request), partial);
+  older.longest = newer.longest += older.longest;
+  return newer;
+}
+
+TrainerJob::Published TrainerJob::End(const UnderWay& publish) {
+  Published published;
+  for (const auto& [process, handle] : publish.handles) {
+    auto report = handle->WaitCommitted(Deadline::After(clock_, kPatience));
     CHECK(report.ok());
     if (process != 0) continue;
     published.report = std::move(*report);
     promises_.PublishEnded(published.report);
-    leader->packed = published.report.version;
+    publish.leader->packed = published.report.version;
+    const auto is_live = [](const ReplicaReport& replica) { return replica.status.ok(); };
+    const bool heard = processes_.front() == publish.leader;
+    if (heard && std::ranges::any_of(published.report.replicas, is_live)) noted_ = published.report.version;
   }
-  const Duration took = clock_.Now() - began - watch_.stood_still_since(began);
-  const Duration way_back = kind_.policy == PublishPolicy::kCanary ? kRollbackTime : Duration::zero();
-  if (took > kPublishTime + way_back + kGrace) {
-    watch_.violation("I8", fmt::format("a publish of {} took {:.1f} s", kind_.name, MsOf(took) / 1000));
-  }
+  CheckTime(publish);
   published.committed = !published.report.replicas.empty() && published.report.AllCommitted();
+  published.is_partial = publish.is_partial;
+  published.content = publish.sent;
+  if (publish.is_partial) {
+    const PartialPublish& partial = partials_.at(publish.sent->number());
+    published.content = partial.content;
+    if (publish.leader != nullptr) CheckScope(partial, published.report);
+  }
   Check(published, kind_.name);
   return published;
+}
+
+void TrainerJob::CheckTime(const UnderWay& publish) const {
+  const Duration took = clock_.Now() - publish.began - watch_.stood_still_since(publish.began);
+  if (took <= publish.longest) return;
+  watch_.violation("I8", fmt::format("a publish of {} took {:.1f} s", kind_.name, MsOf(took) / 1000));
 }
 
 void TrainerJob::RollBack() {
@@ -182,8 +266,9 @@ void TrainerJob::RollBack() {
   if (leader == nullptr) return;
   const NodeId caller = scheduler_.node();
   scheduler_.Enter(leader->node);
-  (void)leader->publisher->RollBack(std::nullopt, Deadline::After(clock_, kPublishTime));
+  const auto rollback = leader->publisher->RollBack(std::nullopt, Deadline::After(clock_, kPublishTime));
   scheduler_.Enter(caller);
+  if (rollback.ok() && processes_.front() == leader) noted_ = rollback->version;
 }
 
 Result<FleetWelcome> TrainerJob::Join(NodeId caller, const FleetHeartbeat& heartbeat, Deadline deadline) {
@@ -214,10 +299,22 @@ bool TrainerJob::Lacks(const std::string& address, const WeightVersion& version)
   return row != fleet.end() && row->live != version;
 }
 
+void TrainerJob::CheckScope(const PartialPublish& partial, const PublishReport& report) {
+  const std::string version = report.version.ToString();
+  if (report.scope != partial.scope->patterns || (partial.base && report.base != partial.base)) {
+    watch_.violation("scope", fmt::format("{} reports another scope or base of {}", kind_.name, version));
+  }
+  if (partial.base && !versions_.WasLiveSomewhere(*partial.base)) {
+    watch_.violation("scope", fmt::format("{} builds {} on {}, which was live nowhere", kind_.name, version,
+                                          partial.base->ToString()));
+  }
+}
+
 // What the trainer is told is true, and says why where it failed.
 void TrainerJob::Check(const Published& published, const std::string& who) {
   const PublishReport& report = published.report;
-  if (!report.version.digest.IsZero() && report.version.digest != published.content->digest()) {
+  const Hash256& digest = report.version.digest;
+  if (!digest.IsZero() && (published.content == nullptr || digest != published.content->digest())) {
     watch_.violation("I4", fmt::format("{} digests {} otherwise than its values are", who, report.version.ToString()));
   }
   for (const ReplicaReport& replica : report.replicas) {
@@ -227,11 +324,7 @@ void TrainerJob::Check(const Published& published, const std::string& who) {
       }
       continue;
     }
-    const auto live = went_live_.find(replica.address);
-    if (live != went_live_.end() &&
-        std::find(live->second.begin(), live->second.end(), report.version) != live->second.end()) {
-      continue;
-    }
+    if (versions_.WasLive(replica.address, report.version)) continue;
     watch_.violation("I9", fmt::format("{} is told that {} committed {}, which never went live there", who,
                                        replica.address, report.version.ToString()));
   }

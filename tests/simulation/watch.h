@@ -2,13 +2,10 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/clock.h"
-#include "bridge/manifest/manifest.h"
 
 namespace bascule::simulation {
 
@@ -18,8 +15,5 @@ struct Watch {
   // How long processes, or the machine, have stood still since then: no deadline counts that.
   std::function<Duration(TimePoint since)> stood_still_since;
 };
-
-// What has gone live, by address of the engine, over all its lives.
-using WentLive = std::map<std::string, std::vector<WeightVersion>>;
 
 }  // namespace bascule::simulation

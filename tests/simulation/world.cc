@@ -7,6 +7,8 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
+#include <variant>
 #include <vector>
 
 #include "base/worker.h"
@@ -33,6 +35,14 @@ std::size_t StateIndex(std::string_view name) {
     if (SessionStateName(static_cast<SessionState>(state)) == name) return state;
   }
   CHECK(false);
+}
+
+// Two of three publishes are of all tensors.
+std::optional<Partial> DrawPartial(Random& random) {
+  if (!random.OneIn(3)) return std::nullopt;
+  const std::span<const Scope> scopes = Scopes();
+  return Partial{
+      .scope = &scopes[random.Below(scopes.size())], .names_base = random.OneIn(3), .has_the_rest = random.OneIn(2)};
 }
 
 template <typename Table>
@@ -92,12 +102,15 @@ class World {
   Status Judge(const CanaryView& canary);
   void StartEngine(Engine& engine);
   void RunJob(TrainerJob& job, int publishes);
+  TrainerJob::Published PublishSome(TrainerJob& job, Random& random);
+  const TrainerJob::Published& Counted(const TrainerJob::Published& published);
   void FollowOrders();
   void Follow(const Order& order);
   void KillEngine(Engine& engine);
   void Heal();
   void CheckCaughtUp();
   void CheckHealed();
+  void CheckCommitted(const TrainerJob::Published& published);
   std::optional<std::uint64_t> NumberThatAllTake(const WeightVersion& version) const;
   void AwaitFollowers(const WeightVersion& version);
   void TearDown();
@@ -105,7 +118,8 @@ class World {
   std::optional<Fault> OnPassage(const Passage& passage);
   void OnSocketMessage(NodeId from);
   std::optional<Fault> Step(int engine, int job, int process, NodeId from, NodeId to, bool is_message);
-  void CountFault(FaultKind fault, SessionState state, const EngineKind& replica);
+  void NoteMessage(const Passage& passage);
+  void CountFault(FaultKind fault, SessionState state, const Engine& replica);
   void Strike(const Fault& fault, int engine, int job, int process, NodeId from, NodeId to);
   void OnLog(std::string_view event, std::string_view fields);
   Duration StoodStillSince(TimePoint since) const;
@@ -132,7 +146,7 @@ class World {
   Sockets sockets_;
   const TempDirectory directory_;
   const FleetShape shape_;
-  WentLive went_live_;
+  VersionRecord versions_;
   const Watch watch_{
       .violation = [this](std::string_view invariant, const std::string& what) { Violation(invariant, what); },
       .stood_still_since = [this](TimePoint since) { return StoodStillSince(since); }};
@@ -178,6 +192,7 @@ void World::Direct() {
 }
 
 void World::Build() {
+  versions_.Published(BaseContent());
   for (const ReplicaShape& replica : shape_.replicas) {
     engines_.push_back({.kind = replica.kind, .address = replica.address, .node = nullptr});
   }
@@ -187,7 +202,7 @@ void World::Build() {
                                           .new_content = [this] { return next_content_++; },
                                           .gate = [this](const CanaryView& canary) { return Judge(canary); },
                                           .journal = directory_.File(kind.name)};
-    jobs_.push_back(std::make_unique<TrainerJob>(scheduler_, network_, went_live_, promises_, watch_,
+    jobs_.push_back(std::make_unique<TrainerJob>(scheduler_, network_, versions_, promises_, watch_,
                                                  std::move(surroundings), kind));
   }
 }
@@ -226,7 +241,7 @@ Status World::Judge(const CanaryView& canary) {
   const WeightVersion& version = canary.flip.version;
   promises_.Judging(canary.address, version);
   clock_.SleepUntil(clock_.Now() + std::chrono::milliseconds(scheduler_.RandomBits() % 400), canary.stop);
-  const Content* const content = FindContent(version.digest);
+  const Content* const content = versions_.Find(version.digest);
   const bool let_through = !faulty_ || content == nullptr || content->number() % 3 != 1;
   ++(let_through ? tally_.let_through : tally_.refused);
   promises_.Judged(version, let_through);
@@ -234,30 +249,50 @@ Status World::Judge(const CanaryView& canary) {
 }
 
 void World::StartEngine(Engine& engine) {
-  engine.node = std::make_shared<EngineNode>(scheduler_, network_, went_live_, promises_, surroundings_, watch_,
+  engine.node = std::make_shared<EngineNode>(scheduler_, network_, versions_, promises_, surroundings_, watch_,
                                              next_node_++, engine.address, engine.kind);
 }
 
 void World::RunJob(TrainerJob& job, int publishes) {
   Random random(scheduler_.RandomBits());
   for (int i = 0; i < publishes; ++i) {
-    PublishRequest request{.number = std::nullopt, .labels = {}, .take_over = jobs_.size() > 1 && random.OneIn(3)};
-    if (random.OneIn(8)) request.number = 1 + random.Below(6);
-    const TrainerJob::Published published = job.Publish(request);
-    ++tally_.publishes;
+    const TrainerJob::Published published = PublishSome(job, random);
     if (shape_.policy != PublishPolicy::kEach && random.OneIn(8)) job.RollBack();
-    if (published.committed) ++tally_.committed;
-    if (log_) {
-      for (const ReplicaReport& replica : published.report.replicas) {
-        Print("published {} to {}: {} {}", published.report.version.ToString(), replica.address, replica.phase,
-              replica.status.ToString());
-      }
-    }
     clock_.SleepUntil(clock_.Now() + std::chrono::milliseconds(random.Below(500)), {});
   }
   MutexLock lock(mu_);
   --running_jobs_;
   changed_.NotifyAll();
+}
+
+// The next version; or that, and one that supersedes it.
+TrainerJob::Published World::PublishSome(TrainerJob& job, Random& random) {
+  PublishRequest request{.number = std::nullopt, .labels = {}, .take_over = jobs_.size() > 1 && random.OneIn(3)};
+  if (random.OneIn(8)) request.number = 1 + random.Below(6);
+  TrainerJob::UnderWay publish = job.Begin(request, DrawPartial(random));
+  if (shape_.policy != PublishPolicy::kEach || !random.OneIn(8)) return Counted(job.End(publish));
+  clock_.SleepUntil(clock_.Now() + std::chrono::milliseconds(random.Below(3)), {});
+  request.number.reset();
+  const TrainerJob::UnderWay newer = job.Supersede(publish, request, DrawPartial(random));
+  Counted(job.End(publish));
+  return Counted(job.End(newer));
+}
+
+const TrainerJob::Published& World::Counted(const TrainerJob::Published& published) {
+  const bool partial = published.is_partial;
+  ++tally_.publishes;
+  if (published.committed) ++tally_.committed;
+  if (partial) ++tally_.partial;
+  if (partial && published.committed) ++tally_.partial_committed;
+  for (const ReplicaReport& replica : published.report.replicas) {
+    if (partial && replica.status.reason() == "wrong_base") ++tally_.wrong_base;
+    if (partial && replica.status.reason() == "superseded") ++tally_.superseded;
+    if (log_) {
+      Print("published {} to {}: {} {}", published.report.version.ToString(), replica.address, replica.phase,
+            replica.status.ToString());
+    }
+  }
+  return published;
 }
 
 void World::FollowOrders() {
@@ -377,18 +412,26 @@ void World::CheckHealed() {
     for (int i = 0; i < tries && !published.committed; ++i) published = job->Publish(request);
     request.number = NumberThatAllTake(published.report.version);
     if (request.number) published = job->Publish(request);
-    if (!published.committed) {
-      std::string why;
-      for (const ReplicaReport& replica : published.report.replicas) why += "\n  " + replica.status.ToString();
-      Violation("heal", "the next sync does not commit:" + why);
-    }
-    AwaitFollowers(published.report.version);
-    for (const Engine& engine : engines_) {
-      engine.node->CheckLive(*published.content, published.report.version.number);
-    }
+    CheckCommitted(published);
+    // Everybody has its base.
+    Random random(scheduler_.RandomBits());
+    request.number.reset();
+    if (const auto partial = DrawPartial(random)) CheckCommitted(Counted(job->Publish(request, partial)));
   }
   clock_.SleepUntil(clock_.Now() + std::chrono::seconds(1), {});
   for (const Engine& engine : engines_) engine.node->CheckQuiet();
+}
+
+void World::CheckCommitted(const TrainerJob::Published& published) {
+  if (!published.committed) {
+    std::string why;
+    for (const ReplicaReport& replica : published.report.replicas) why += "\n  " + replica.status.ToString();
+    Violation("heal", "the next sync does not commit:" + why);
+  }
+  AwaitFollowers(published.report.version);
+  for (const Engine& engine : engines_) {
+    engine.node->CheckLive(*published.content, published.report.version.number);
+  }
 }
 
 // A number is forgotten when everybody whom the publisher asks has died since. Engines that follow still know it: they
@@ -448,10 +491,25 @@ std::pair<int, int> World::JobOf(NodeId node) const {
 std::optional<Fault> World::OnPassage(const Passage& passage) {
   if (passage.from == passage.to) return std::nullopt;
   if (log_) Print("{} -> {}: {}", passage.from, passage.to, passage.what);
+  NoteMessage(passage);
   if (!faulty_) return std::nullopt;
   int engine = std::max(EngineOf(passage.from), EngineOf(passage.to));
   auto [job, process] = std::max(JobOf(passage.from), JobOf(passage.to));
   return Step(engine, job, process, passage.from, passage.to, /*is_message=*/true);
+}
+
+void World::NoteMessage(const Passage& passage) {
+  if (passage.message == nullptr) return;
+  if (const auto* accept = std::get_if<Accept>(passage.message)) {
+    const int engine = EngineOf(passage.from);
+    if (engine >= 0) engines_[static_cast<std::size_t>(engine)].node->OnAccept(accept->session);
+  }
+  const auto* offer = std::get_if<Offer>(passage.message);
+  if (offer == nullptr) return;
+  const int job = JobOf(passage.from).first;
+  if (job >= 0) jobs_[static_cast<std::size_t>(job)]->OnOffer(offer->manifest);
+  const int engine = EngineOf(passage.to);
+  if (engine >= 0 && offer->manifest.base) engines_[static_cast<std::size_t>(engine)].node->OnPartialOffer(*offer);
 }
 
 // The kernel neither loses nor damages what passes between processes of one host; they die and stall like others.
@@ -482,7 +540,7 @@ std::optional<Fault> World::Step(int engine, int job, int process, NodeId from, 
   const SessionState state = state_of(static_cast<std::size_t>(engine));
   ++tally_.faults;
   harmed_ |= fault.kind != FaultKind::kDuplicate;
-  CountFault(fault.kind, state, engines_[static_cast<std::size_t>(engine)].kind);
+  CountFault(fault.kind, state, engines_[static_cast<std::size_t>(engine)]);
   if (log_)
     Print("FAULT {} (engine {} {}, trainer {}.{})", ToString(fault), engine, SessionStateName(state), job, process);
   if (HitsMessage(fault.kind)) return fault;
@@ -523,15 +581,17 @@ void World::Strike(const Fault& fault, int engine, int job, int process, NodeId 
   }
 }
 
-void World::CountFault(FaultKind fault, SessionState state, const EngineKind& replica) {
+void World::CountFault(FaultKind fault, SessionState state, const Engine& replica) {
   const auto kind = static_cast<std::size_t>(fault);
-  const Role role = replica.is_daemon         ? Role::kDaemon
-                    : !replica.daemon.empty() ? Role::kFollower
-                    : replica.joins           ? Role::kMember
-                                              : Role::kEngine;
+  const Role role = replica.kind.is_daemon         ? Role::kDaemon
+                    : !replica.kind.daemon.empty() ? Role::kFollower
+                    : replica.kind.joins           ? Role::kMember
+                                                   : Role::kEngine;
   ++tally_.in_state[static_cast<std::size_t>(state)][kind];
   ++tally_.on_role[static_cast<std::size_t>(role)][kind];
   ++tally_.at_moment[static_cast<std::size_t>(promises_.moment())][kind];
+  const bool partial = replica.node != nullptr && replica.node->session_is_partial();
+  if (partial) ++tally_.in_partial[static_cast<std::size_t>(state)][kind];
 }
 
 void World::OnLog(std::string_view event, std::string_view fields) {
@@ -557,6 +617,7 @@ void World::OnLog(std::string_view event, std::string_view fields) {
   if (state == "committed") {
     ++tally_.flips;
     if (!replica.kind.daemon.empty()) ++tally_.followed;
+    if (replica.node->session_is_partial()) ++tally_.partial_flips;
     if (shape_.jobs.front().catch_up && promises_.moment() == Moment::kNoPublish) ++tally_.caught_up;
     engine_committed_.emplace(FieldOf(fields, "session"));
   }
@@ -582,12 +643,18 @@ void Tally::Add(const Tally& other) {
   flips += other.flips;
   followed += other.followed;
   caught_up += other.caught_up;
+  partial += other.partial;
+  partial_committed += other.partial_committed;
+  partial_flips += other.partial_flips;
+  wrong_base += other.wrong_base;
+  superseded += other.superseded;
   let_through += other.let_through;
   refused += other.refused;
   faults += other.faults;
   AddTable(in_state, other.in_state);
   AddTable(at_moment, other.at_moment);
   AddTable(on_role, other.on_role);
+  AddTable(in_partial, other.in_partial);
 }
 
 Outcome RunSchedule(std::uint64_t seed, const FaultSchedule& faults, Tally& tally, bool log) {

@@ -31,8 +31,15 @@ struct Tally {
   std::uint64_t publishes = 0;
   std::uint64_t committed = 0;  // by every replica
   std::uint64_t flips = 0;
-  std::uint64_t followed = 0;     // flips of engines to what their daemon has
-  std::uint64_t caught_up = 0;    // flips to what the fleet had committed before, outside a publish
+  std::uint64_t followed = 0;   // flips of engines to what their daemon has
+  std::uint64_t caught_up = 0;  // flips to what the fleet had committed before, outside a publish
+  // Publishes of partial versions, those that every replica committed, and flips to them by a session of that kind;
+  // replicas that did not take one since they lacked its base, or since a newer version came before it was live.
+  std::uint64_t partial = 0;
+  std::uint64_t partial_committed = 0;
+  std::uint64_t partial_flips = 0;
+  std::uint64_t wrong_base = 0;
+  std::uint64_t superseded = 0;
   std::uint64_t let_through = 0;  // by a canary's gate
   std::uint64_t refused = 0;
   std::uint64_t faults = 0;
@@ -43,6 +50,7 @@ struct Tally {
   Table<kSessionStates> in_state{};
   Table<kMoments> at_moment{};
   Table<kRoles> on_role{};
+  Table<kSessionStates> in_partial{};  // as in_state, of sessions of a partial version alone
   void Add(const Tally& other);
 };
 

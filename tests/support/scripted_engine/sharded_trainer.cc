@@ -120,6 +120,16 @@ void ShardedTrainer::CopyFrom(const ShardedTrainer& other) {
   std::memcpy(memory_.data(), other.memory_.data(), memory_.size());
 }
 
+void ShardedTrainer::CopyTensorFrom(const ShardedTrainer& other, std::size_t tensor) {
+  CHECK(ranks_ == other.ranks_ && rows_ == other.rows_);
+  const DType dtype = TrainerTensors(rows_)[tensor].dtype;
+  for (const Shard& shard : shards_) {
+    if (shard.tensor != tensor) continue;
+    const auto bytes = static_cast<std::size_t>(shard.box.Elements() * ItemBytes(dtype));
+    std::memcpy(&memory_[shard.offset], &other.memory_[shard.offset], bytes);
+  }
+}
+
 void ShardedTrainer::Fill(std::uint32_t seed) {
   std::mt19937 random(seed);
   const std::vector<TensorSpec> tensors = TrainerTensors(rows_);

@@ -28,6 +28,7 @@ class ShardedTrainer {
   std::int64_t Rows() const { return rows_; }
   void Fill(std::uint32_t seed);               // random values, NaNs, infinities and denormals among them
   void CopyFrom(const ShardedTrainer& other);  // its values; it has as many ranks and rows
+  void CopyTensorFrom(const ShardedTrainer& other, std::size_t tensor);  // one of WireTensors
   // From here on a read or write of the tensors ends the program.
   void TakeMemoryAway();
   void GiveMemoryBack();
