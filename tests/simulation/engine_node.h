@@ -73,6 +73,7 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   void CheckLive(const Content& content, std::uint64_t number);
   // A flip in place failed beyond repair.
   bool lost() const { return !made_live_.empty() && receiver_->AcquireLive().empty(); }
+  std::optional<FleetWelcome> waits_for() const { return start_->waits_for(); }
   bool HasLive(const WeightVersion& version) const { return receiver_->status().live == version; }
 
   bool WasLive(const WeightVersion& version) const;  // in this life

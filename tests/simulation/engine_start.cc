@@ -11,6 +11,8 @@ namespace bascule::simulation {
 namespace {
 
 constexpr Duration kStartTime = std::chrono::seconds(5);
+constexpr Duration kFleetTime = std::chrono::seconds(20);  // until somebody has brought what the fleet has
+constexpr Duration kLookAgain = std::chrono::seconds(1);
 constexpr Duration kRestartAfter = std::chrono::milliseconds(300);
 
 std::size_t FlipCount(const WeightReceiver& receiver) { return receiver.status().flip_count; }
@@ -99,12 +101,38 @@ Status EngineStart::JoinFleet(const std::stop_token& stop) {
                                           receiver_, link, clock_);
   ASSIGN_OR_RETURN(const FleetWelcome welcome, member_->Join(Deadline::After(clock_, kStartTime), stop));
   if (!welcome.required) return options_.load ? options_.load() : OkStatus();
-  if (welcome.publisher_sends) return OkStatus();
-  const PeerRequest request{.to = options_.address, .first = false, .version = welcome.required};
-  for (const std::string& holder : welcome.holders) {
-    if (surroundings_.fetch(holder, request, Deadline::After(clock_, kStartTime)).ok()) break;
+  const Status ready = AwaitReady(stop);
+  waits_for_.reset();
+  return ready;
+}
+
+// A publisher may come to lack the bytes of what it was going to send.
+Status EngineStart::AwaitReady(const std::stop_token& stop) {
+  const Deadline deadline = Deadline::After(clock_, kFleetTime);
+  std::uint64_t seen = 0;
+  std::optional<WeightVersion> fetched;
+  while (!receiver_.status().Ready()) {
+    if (stop.stop_requested()) return Status::Cancelled("cancelled");
+    if (deadline.Passed(clock_)) return Status::DeadlineExceeded("deadline", "no version of the fleet came in time");
+    waits_for_ = member_->welcome();
+    if (waits_for_->required && waits_for_->required != fetched && !waits_for_->publisher_sends) {
+      const std::optional<WeightVersion> wanted = waits_for_->required;
+      if (FetchFrom(*waits_for_).ok()) fetched = wanted;
+    }
+    const Deadline look = Deadline::After(clock_, kLookAgain);
+    if (const auto mark = receiver_.WaitForChange(seen, look); mark.ok()) seen = *mark;
   }
   return OkStatus();
+}
+
+Status EngineStart::FetchFrom(const FleetWelcome& welcome) {
+  const PeerRequest request{.to = options_.address, .first = false, .version = welcome.required};
+  Status fetched = Status::NotFound("version_not_live", "nobody has it");
+  for (const std::string& holder : welcome.holders) {
+    fetched = surroundings_.fetch(holder, request, Deadline::After(clock_, kStartTime));
+    if (fetched.ok()) break;
+  }
+  return fetched;
 }
 
 // A replica that has heard what it lacks does not call itself ready before that, or something newer, is live.

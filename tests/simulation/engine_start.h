@@ -46,12 +46,18 @@ class EngineStart final : private FleetLink {
   // Until it has begun, again and again, as its supervisor would have it.
   void Run(const std::stop_token& stop);
 
+  // What it has heard last while it waits for its fleet's version; none: it has begun, or has not joined.
+  std::optional<FleetWelcome> waits_for() const { return waits_for_; }
+
   static ArtifactFingerprint Fingerprint(int ranks);
 
  private:
   Status Begin(const std::stop_token& stop);
   Status AttachToDaemon(const std::stop_token& stop);
   Status JoinFleet(const std::stop_token& stop);
+  Status AwaitReady(const std::stop_token& stop);
+  // Of the first of the holders that has it.
+  Status FetchFrom(const FleetWelcome& welcome);
 
   Result<FleetWelcome> Join(const FleetHeartbeat& heartbeat, Deadline deadline) override;
   Status Leave(const std::string& address, InstanceId instance, Deadline deadline) override;
@@ -64,6 +70,7 @@ class EngineStart final : private FleetLink {
   // What the last heartbeat said where its answer required something else.
   std::optional<WeightVersion> live_when_required_;
   std::size_t rows_when_required_ = 0;
+  std::optional<FleetWelcome> waits_for_;
   std::unique_ptr<FleetMember> member_;
   std::unique_ptr<CacheFollower> follower_;
 };

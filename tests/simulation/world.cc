@@ -109,6 +109,7 @@ class World {
   void KillEngine(Engine& engine);
   void Heal();
   void CheckCaughtUp();
+  void CheckFetched(const Engine& engine);
   void CheckHealed();
   void CheckCommitted(const TrainerJob::Published& published);
   std::optional<std::uint64_t> NumberThatAllTake(const WeightVersion& version) const;
@@ -401,9 +402,24 @@ void World::CheckCaughtUp() {
   }
 }
 
+// Who has joined, lacks what the fleet has, and is told that the publisher cannot bring it, has it from a peer.
+void World::CheckFetched(const Engine& engine) {
+  const std::optional<FleetWelcome> welcome = engine.node->waits_for();
+  if (!welcome || !welcome->required || welcome->publisher_sends) return;
+  const WeightVersion& version = *welcome->required;
+  if (engine.node->WasLive(version) || engine.node->HighestNumber(version.run) >= version.number) return;
+  for (const std::string& holder : welcome->holders) {
+    if (!EngineAt(holder)->HasLive(version)) continue;
+    Violation("fleet", fmt::format("{} waits for {}, which {} has", engine.address, version.ToString(), holder));
+  }
+}
+
 // After the faults are over the next sync commits, everywhere, and every byte is that of its version.
 void World::CheckHealed() {
-  for (const Engine& engine : engines_) engine.node->CheckQuiet();
+  for (const Engine& engine : engines_) {
+    engine.node->CheckQuiet();
+    CheckFetched(engine);
+  }
   CheckCaughtUp();
   for (const auto& job : jobs_) {
     const int tries = job->process_count() > 1 || jobs_.size() > 1 ? kTriesInCompany : 1;
