@@ -4,6 +4,7 @@
 //   BASCULE_FAKE_CUDA_DEVICES  the devices this process sees, in its own order, as "1,0"; empty: none. Default "0".
 //   BASCULE_FAKE_CUDA_FAR      pairs of devices that cannot reach each other's memory, as "0-1 2-3". Default: none.
 //   BASCULE_FAKE_CUDA_MEMORY   bytes of one device. Default 1 GiB.
+//   BASCULE_FAKE_CUDA_MULTIPROCESSORS  of each device. Default 132.
 //   BASCULE_FAKE_CUDA_SEED     of the order in which streams run. Default 1.
 //   BASCULE_FAKE_CUDA_STANDS   0: streams run in random order, but none stands for a while. For long work. Default 1.
 //   BASCULE_FAKE_CUDA_FAULTS   "cudaMalloc:3=2 cudaEventRecord:1=lost": see FakeCuda::Fail.

@@ -68,7 +68,8 @@ void Describe(int device, cudaDeviceProp* properties) {
   properties->uuid.bytes[15] = static_cast<char>(device);
   properties->totalGlobalMem = std::size_t{1} << 30;
   properties->major = 9;
-  properties->multiProcessorCount = 4;
+  const char* const multiprocessors = std::getenv("BASCULE_FAKE_CUDA_MULTIPROCESSORS");
+  properties->multiProcessorCount = multiprocessors == nullptr ? 132 : std::atoi(multiprocessors);
 }
 
 }  // namespace bascule::fake_cuda

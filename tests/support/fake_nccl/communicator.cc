@@ -40,7 +40,7 @@ void Communicator::Join(bool lost) {
     error_ = ncclSystemError;  // nobody listens where the id says
   } else if (!board_->size.compare_exchange_strong(first, size_) && first != size_) {
     error_ = ncclInvalidUsage;
-  } else if (board_->device_of.at(static_cast<std::size_t>(rank_)).exchange(device_ + 1) != 0) {
+  } else if (board_->device_of.at(static_cast<std::size_t>(rank_)).exchange(device_.number + 1) != 0) {
     error_ = ncclInvalidUsage;
   }
 }

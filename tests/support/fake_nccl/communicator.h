@@ -15,16 +15,22 @@
 
 namespace bascule::fake_nccl {
 
+struct DeviceOfRank {
+  int ordinal = 0;  // what this process calls it
+  int number = 0;   // of all devices
+  int multiprocessors = 0;
+};
+
 class Communicator {
  public:
-  // `ordinal` is what this process calls the device, which is number `device` of all.
-  Communicator(const ncclUniqueId& id, int rank, int size, int ordinal, int device)
-      : id_(id), rank_(rank), size_(size), ordinal_(ordinal), device_(device) {}
+  Communicator(const ncclUniqueId& id, int rank, int size, const DeviceOfRank& device, int ctas)
+      : id_(id), rank_(rank), size_(size), device_(device), ctas_(ctas) {}
   ~Communicator();
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  int ordinal() const { return ordinal_; }
+  const DeviceOfRank& device() const { return device_; }
+  int ctas() const { return ctas_; }  // of each of its kernels
 
   // Comes to the board. `lost`: it does not, and neither does anybody else.
   void Join(bool lost) EXCLUDES(mu_);
@@ -48,8 +54,8 @@ class Communicator {
   const ncclUniqueId id_;
   const int rank_;
   const int size_;
-  const int ordinal_;
-  const int device_;
+  const DeviceOfRank device_;
+  const int ctas_;
   Mutex mu_;
   std::shared_ptr<Board> board_ GUARDED_BY(mu_);
   bool joined_ GUARDED_BY(mu_) = false;

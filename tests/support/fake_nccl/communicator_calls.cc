@@ -9,6 +9,7 @@
 
 #include "tests/support/fake_nccl/calls_internal.h"
 #include "tests/support/fake_nccl/communicator.h"
+#include "tests/support/fake_nccl/multiprocessors.h"
 #include "tests/support/fake_nccl/operation.h"
 
 using namespace bascule::fake_nccl;
@@ -17,11 +18,17 @@ namespace {
 
 std::atomic<int> registrations = 0;
 
-// Which of all devices the calling thread uses.
-int CurrentDevice(int* ordinal) {
+// What NCCL takes by itself where nobody says how much it may.
+constexpr int kCtasByItself = 32;
+
+// The one that the calling thread uses. False: CUDA does not tell.
+bool FindDevice(DeviceOfRank* device) {
   cudaDeviceProp properties{};
-  if (cudaGetDevice(ordinal) != cudaSuccess || cudaGetDeviceProperties(&properties, *ordinal) != cudaSuccess) return -1;
-  return properties.uuid.bytes[15];
+  if (cudaGetDevice(&device->ordinal) != cudaSuccess) return false;
+  if (cudaGetDeviceProperties(&properties, device->ordinal) != cudaSuccess) return false;
+  device->number = properties.uuid.bytes[15];
+  device->multiprocessors = properties.multiProcessorCount;
+  return true;
 }
 
 [[noreturn]] void NeverComeBack() {
@@ -53,10 +60,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId i
   if (config == nullptr || config->blocking != 0 || size > kMaxRanks || rank < 0 || rank >= size) {
     return ncclInvalidArgument;
   }
-  int ordinal = 0;
-  const int device = CurrentDevice(&ordinal);
-  if (device < 0) return ncclUnhandledCudaError;
-  auto communicator = std::make_shared<Communicator>(id, rank, size, ordinal, device);
+  DeviceOfRank device;
+  if (!FindDevice(&device)) return ncclUnhandledCudaError;
+  const int ctas = config->maxCTAs == NCCL_CONFIG_UNDEF_INT ? kCtasByItself : config->maxCTAs;
+  if (ctas <= 0 || ctas > device.multiprocessors) return ncclInvalidArgument;
+  auto communicator = std::make_shared<Communicator>(id, rank, size, device, ctas);
   communicator->Join(lost);
   if (breaks != ncclSuccess) communicator->Break(breaks);
   *handle = Keep(std::move(communicator));
@@ -119,6 +127,8 @@ void bascule_fake_nccl_census(bascule::FakeNcclCensus* census) {
   *census = {.communicators = CountCommunicators(),
              .registrations = registrations,
              .boards = CountBoards(),
+             .ctas = Multiprocessors::Get().CountTaken(),
+             .waiting = Multiprocessors::Get().CountWaiting(),
              .broadcasts = Sent::Get().broadcasts,
              .bytes_sent = Sent::Get().bytes};
 }

@@ -17,6 +17,8 @@ struct FakeNcclCensus {
   int communicators = 0;
   int registrations = 0;         // of memory
   int boards = 0;                // of communicators whose ranks have not all come, made here
+  int ctas = 0;                  // of kernels that run, on all devices
+  int waiting = 0;               // kernels that were launched and that their device has no room for
   int broadcasts = 0;            // by their roots
   std::uint64_t bytes_sent = 0;  // those of a broadcast once
 };

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/status.h"
+#include "tests/support/fake_nccl/multiprocessors.h"
 
 namespace bascule::fake_nccl {
 namespace {
@@ -42,7 +43,8 @@ void Operation::Begin() {
 
 bool Operation::MayStep(const Sending& sending) const {
   const Place& place = PlaceOf(sending);
-  return (sending.state == State::kWaits && IsFree(place, sending.message)) ||
+  const bool is_there = !sending.is_forwarded || AllReceived();
+  return (sending.state == State::kWaits && is_there && IsFree(place, sending.message)) ||
          (sending.state == State::kUnderWay && IsTaken(place, sending.message));
 }
 
@@ -51,9 +53,14 @@ bool Operation::MayStep(const Receiving& receiving) const {
   return receiving.state == State::kWaits && IsHere(place, receiving.message) && place.tag == receiving.tag;
 }
 
+bool Operation::Launch() const {
+  const DeviceOfRank& device = communicator_->device();
+  return Multiprocessors::Get().Launch(this, device.number, device.multiprocessors, communicator_->ctas());
+}
+
 bool Operation::MayStep() {
   if (communicator_->aborted()) return true;
-  if (lost_) return false;
+  if (!Launch() || lost_) return false;
   return !begun_ || std::ranges::any_of(sends_, [&](const Sending& sending) { return MayStep(sending); }) ||
          std::ranges::any_of(receives_, [&](const Receiving& receiving) { return MayStep(receiving); });
 }
@@ -100,9 +107,13 @@ void Operation::Step() {
   End();
 }
 
+bool Operation::AllReceived() const {
+  return std::ranges::all_of(receives_, [](const Receiving& receiving) { return receiving.state == State::kDone; });
+}
+
 bool Operation::AllDone() const {
-  return std::ranges::all_of(sends_, [](const Sending& sending) { return sending.state == State::kDone; }) &&
-         std::ranges::all_of(receives_, [](const Receiving& receiving) { return receiving.state == State::kDone; });
+  return AllReceived() &&
+         std::ranges::all_of(sends_, [](const Sending& sending) { return sending.state == State::kDone; });
 }
 
 void Operation::Finish() {
@@ -116,6 +127,7 @@ void Operation::Finish() {
 
 void Operation::End() {
   for (Sending& sending : sends_) sending.memory = UniqueFd();
+  Multiprocessors::Get().End(this, communicator_->device().number);
   --communicator_->under_way_;
   begun_ = false;
   done_ = true;

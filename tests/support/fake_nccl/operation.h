@@ -1,6 +1,7 @@
 // What one group asks of one communicator, as work of a stream: messages to and from peers, which go on side by side,
 // and what is done with those that came. It takes its messages' numbers when the stream comes to it, so that the same
-// operation may run again and again, as part of a graph.
+// operation may run again and again, as part of a graph. From then on until it is done, and while it waits for peers,
+// it has its communicator's CTAs of the device; where there are not as many it waits for them.
 //
 // Thread-safety: confined to the worker of the streams once it is enqueued.
 #pragma once
@@ -29,6 +30,10 @@ class Operation {
 
   void Send(int to, const void* from, const Tag& tag) { sends_.push_back({.to = to, .from = from, .tag = tag}); }
   void Receive(int from, void* to, const Tag& tag) { receives_.push_back({.from = from, .to = to, .tag = tag}); }
+  // What has been received goes on to this rank, once all of it is there.
+  void Forward(int to, const void* from, const Tag& tag) {
+    sends_.push_back({.to = to, .from = from, .tag = tag, .is_forwarded = true});
+  }
   // A message that is not stored, but handed to `finish`, in the order of these calls, once everything has come.
   void ReceiveFor(int from, const Tag& tag) { Receive(from, nullptr, tag); }
   void Finish(std::function<void(const std::vector<std::vector<std::byte>>&)> finish) { finish_ = std::move(finish); }
@@ -46,6 +51,7 @@ class Operation {
     int to = 0;
     const void* from = nullptr;
     Tag tag;
+    bool is_forwarded = false;
     std::uint64_t message = 0;
     UniqueFd memory;
     State state = State::kWaits;
@@ -66,9 +72,12 @@ class Operation {
   }
   bool MayStep(const Sending& sending) const;
   bool MayStep(const Receiving& receiving) const;
+  // Whether its kernel has its place on the device.
+  bool Launch() const;
   void Begin() REQUIRES(communicator_->mu_);
   void Step(Sending& sending);
   void Step(Receiving& receiving);
+  bool AllReceived() const;
   bool AllDone() const;
   void Finish();
   void End() REQUIRES(communicator_->mu_);

@@ -34,7 +34,7 @@ Operation* PartFor(ncclComm_t handle, cudaStream_t stream, const void* memory, i
   if (communicator == nullptr || !communicator->IsUsable() || peer < 0 || peer >= communicator->size()) return nullptr;
   cudaPointerAttributes attributes{};
   if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess || attributes.type != cudaMemoryTypeDevice ||
-      attributes.device != communicator->ordinal()) {
+      attributes.device != communicator->device().ordinal) {
     return nullptr;
   }
   if (breaks != ncclSuccess) communicator->Break(breaks);
@@ -171,10 +171,11 @@ ncclResult_t ncclBroadcast(const void* from, void* to, std::size_t count, ncclDa
     ++Sent::Get().broadcasts;
     Sent::Get().bytes += tag.bytes;
   }
-  for (int peer = 0; peer < communicator->size(); ++peer) {
-    if (communicator->rank() == root && peer != root) operation->Send(peer, from, tag);
-    if (communicator->rank() == peer && peer != root) operation->Receive(root, to, tag);
-  }
+  // In a ring, as NCCL does: each rank waits for the one before it and for the next.
+  const int size = communicator->size();
+  const int next = (communicator->rank() + 1) % size;
+  if (communicator->rank() != root) operation->Receive((communicator->rank() + size - 1) % size, to, tag);
+  if (next != root) operation->Forward(next, from, tag);
   if (lost) operation->Lose();
   return EndMove();
 }
