@@ -5,6 +5,10 @@
 // until a deadline. Enqueued moves run when their stream comes to them, and end when the peer's do: an event behind
 // them tells. A peer that never comes is waited for until Abort.
 //
+// What runs on a device while it waits for a peer takes multiprocessors, so a communicator has a share of those: all of
+// a process and device fit it together, and no order in which they are used can make them wait in a circle. There are
+// so many and no more, "nccl_too_many" below.
+//
 // The id that joins the ranks is made by one of them and carried to the others by whoever uses this.
 //
 // Errors of NCCL, which any function that reaches it may return; the message has the rank, the call, and NCCL's own
@@ -29,6 +33,13 @@
 #include "device/device.h"
 
 namespace bascule {
+
+// How many multiprocessors a communicator takes while it moves something, and a collective while it sums; powers of
+// two, as NCCL likes them. All communicators of a device have three quarters of its multiprocessors together: of 132
+// that is 49 that move, or 45 beside a collective. Both ends must ask for the same: another number is another nccl
+// protocol.
+inline constexpr int kMoveCtas = 2;
+inline constexpr int kSumCtas = 8;
 
 struct CommunicatorId {
   std::array<std::byte, 128> bytes{};
@@ -93,13 +104,16 @@ class Communicators {
 
   // FailedPrecondition "nccl_comm_id"  NCCL_COMM_ID is set, which would make all ids the same; errors of NCCL
   virtual Result<CommunicatorId> NewId() = 0;
-  // Begins to join as `rank` of `size`, with memory of `device`, which outlives it. Errors of NCCL.
+  // Begins to join as `rank` of `size`, with memory of `device`, which outlives it.
+  //
+  // ResourceExhausted "nccl_too_many"  others of this process have what `device` has for them, until they are closed
+  //                                    or aborted; errors of NCCL
   virtual Result<std::unique_ptr<Communicator>> Join(Device& device, const CommunicatorId& id, int rank, int size) = 0;
 
   // Sums over devices of this process, rank r on devices[r]; waits until all ranks have joined. The devices outlive it,
   // and it outlives graphs that its sums were captured in. Destroying it ends sums that stand.
   //
-  // FailedPrecondition "same_device"  two ranks on one device; DeadlineExceeded "nccl_deadline"; errors of NCCL
+  // FailedPrecondition "same_device"  two ranks on one device; DeadlineExceeded "nccl_deadline"; as Join
   virtual Result<std::unique_ptr<DeviceCollective>> MakeCollective(std::span<Device* const> devices, Deadline deadline,
                                                                    Clock& clock) = 0;
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <string_view>
 #include <vector>
 
@@ -93,7 +94,12 @@ int Finish(Output& out, Outcome outcome) {
   return ExitCodeOf(outcome.status);
 }
 
+// Streams of a device that share one of its queues may wait for each other, and NCCL's kernels wait for peers: as many
+// queues as CUDA has, in place of 8. Before there are threads, and before CUDA looks.
+void AskForDeviceQueues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0); }
+
 int Main(int argc, char** argv) {
+  AskForDeviceQueues();
   // Of the command line as it stands: also before it is understood.
   const bool wants_json = std::any_of(argv, argv + argc, [](std::string_view word) { return word == "--json"; });
   SpeakLastWords(wants_json);

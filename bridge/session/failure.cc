@@ -66,6 +66,8 @@ constexpr std::array kFailures = {
                   "ranks or moves that do not fit, such as two ranks on one device"},
     FailureReason{kUnavailable, "nccl_remote_error", "NCCL says that a peer failed or is gone"},
     FailureReason{kUnavailable, "nccl_system_error", "the network or the system refused NCCL something"},
+    FailureReason{kResourceExhausted, "nccl_too_many",
+                  "a device has as many communicators as may run on it side by side"},
     FailureReason{kFailedPrecondition, "no_kept_version",
                   "there is no version to roll back to: none came before, or a gate refused it"},
     FailureReason{kFailedPrecondition, "no_peer_access", "a GPU cannot reach the memory of another one"},

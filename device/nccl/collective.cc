@@ -31,7 +31,7 @@ Result<std::unique_ptr<NcclCollective>> NcclCollective::Make(const NcclLibrary& 
   const int size = static_cast<int>(devices.size());
   for (int rank = 0; rank < size; ++rank) {
     Device& device = *devices[static_cast<std::size_t>(rank)];
-    ASSIGN_OR_RETURN(auto joining, NcclCommunicator::Join(nccl, device, id, rank, size));
+    ASSIGN_OR_RETURN(auto joining, NcclCommunicator::Join(nccl, device, id, rank, size, kSumCtas));
     collective->ranks_.push_back(std::move(joining));
   }
   RETURN_IF_ERROR(collective->AwaitAll(deadline, clock));

@@ -12,9 +12,12 @@ namespace {
 // How long one that nobody closed or aborted is waited for.
 constexpr Duration kPatience = std::chrono::seconds(5);
 
-ncclConfig_t Config() {
+ncclConfig_t Config(int ctas) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  config.maxCTAs = ctas;
+  // A cluster begins only where one part of the device has room for all of its CTAs: free ones elsewhere do not count.
+  config.cgaClusterSize = 0;
   config.commName = "bascule";
   return config;
 }
@@ -22,13 +25,15 @@ ncclConfig_t Config() {
 }  // namespace
 
 Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Join(const NcclLibrary& nccl, Device& device,
-                                                                 const CommunicatorId& id, int rank, int size) {
+                                                                 const CommunicatorId& id, int rank, int size,
+                                                                 int ctas) {
   const DeviceDescription& description = device.description();
-  std::unique_ptr<NcclCommunicator> joining(new NcclCommunicator(nccl, description, rank, size));
+  ASSIGN_OR_RETURN(CtaShare share, CtaBudget::Get().Take(description, ctas));
+  std::unique_ptr<NcclCommunicator> joining(new NcclCommunicator(nccl, description, rank, size, std::move(share)));
   ncclUniqueId unique{};
   static_assert(sizeof unique == sizeof id.bytes);
   std::memcpy(&unique, id.bytes.data(), sizeof unique);
-  ncclConfig_t config = Config();
+  ncclConfig_t config = Config(ctas);
   USE_DEVICE(description);
   const MutexLock lock(joining->mu_);
   RETURN_IF_ERROR(
@@ -125,6 +130,15 @@ ncclComm_t NcclCommunicator::Take(std::string_view why) {
   return std::exchange(communicator_, nullptr);
 }
 
+Result<ncclResult_t> NcclCommunicator::End(decltype(NcclLibrary::comm_abort) end, ncclComm_t taken, Deadline deadline,
+                                           Clock& clock) {
+  const Result<ncclResult_t> result = RunUnbounded([end, taken] { return end(taken); }, deadline, clock);
+  const MutexLock lock(mu_);
+  if (!result.ok()) share_.KeepForEver();
+  share_.GiveBack();
+  return result;
+}
+
 Status NcclCommunicator::Close(Deadline deadline, Clock& clock) {
   Status finished = BeginToFinish();
   if (finished.ok()) finished = AwaitSettled(*this, deadline, clock);
@@ -133,8 +147,8 @@ Status NcclCommunicator::Close(Deadline deadline, Clock& clock) {
     return finished;
   }
   ncclComm_t const closing = Take("communicator_closed");
-  const auto destroy = [closing, destroy = nccl_.comm_destroy] { return destroy(closing); };
-  ASSIGN_OR_RETURN(const ncclResult_t result, RunUnbounded(destroy, Deadline::After(clock, kPatience), clock));
+  ASSIGN_OR_RETURN(const ncclResult_t result,
+                   End(nccl_.comm_destroy, closing, Deadline::After(clock, kPatience), clock));
   return nccl_.ToStatus(result, "ncclCommDestroy", nullptr);
 }
 
@@ -142,7 +156,7 @@ Status NcclCommunicator::Abort(Deadline deadline, Clock& clock) {
   ncclComm_t const aborting = Take("communicator_aborted");
   if (aborting == nullptr) return OkStatus();
   // What NCCL says of a communicator that is broken anyway tells nobody anything.
-  return RunUnbounded([aborting, abort = nccl_.comm_abort] { return abort(aborting); }, deadline, clock).status();
+  return End(nccl_.comm_abort, aborting, deadline, clock).status();
 }
 
 }  // namespace bascule

@@ -9,18 +9,21 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
 #include "device/communicator.h"
+#include "device/nccl/cta_budget.h"
 #include "device/nccl/library.h"
 
 namespace bascule {
 
 class NcclCommunicator final : public Communicator {
  public:
+  // With kernels of `ctas` CTAs at most, the same at all ranks. As Communicators::Join.
   static Result<std::unique_ptr<NcclCommunicator>> Join(const NcclLibrary& nccl, Device& device,
-                                                        const CommunicatorId& id, int rank, int size);
+                                                        const CommunicatorId& id, int rank, int size, int ctas);
   ~NcclCommunicator() override;
 
   int rank() const override { return rank_; }
@@ -35,8 +38,8 @@ class NcclCommunicator final : public Communicator {
   Status Abort(Deadline deadline, Clock& clock) override EXCLUDES(mu_);
 
  private:
-  NcclCommunicator(const NcclLibrary& nccl, const DeviceDescription& device, int rank, int size)
-      : nccl_(nccl), device_(device), rank_(rank), size_(size) {}
+  NcclCommunicator(const NcclLibrary& nccl, const DeviceDescription& device, int rank, int size, CtaShare share)
+      : nccl_(nccl), device_(device), rank_(rank), size_(size), share_(std::move(share)) {}
 
   Result<bool> AskSettled() REQUIRES(mu_);
   Status CheckUsable() REQUIRES(mu_);
@@ -45,6 +48,9 @@ class NcclCommunicator final : public Communicator {
   Status BeginToFinish() EXCLUDES(mu_);
   // From now on nobody uses it but the caller. Null: it is gone already.
   ncclComm_t Take(std::string_view why) EXCLUDES(mu_);
+  // `end` destroys or aborts what was taken. Where it comes back, no kernel of its runs any more.
+  Result<ncclResult_t> End(decltype(NcclLibrary::comm_abort) end, ncclComm_t taken, Deadline deadline, Clock& clock)
+      EXCLUDES(mu_);
 
   const NcclLibrary& nccl_;
   const DeviceDescription& device_;
@@ -54,6 +60,7 @@ class NcclCommunicator final : public Communicator {
   ncclComm_t communicator_ GUARDED_BY(mu_) = nullptr;
   std::vector<void*> registered_ GUARDED_BY(mu_);
   Status failed_ GUARDED_BY(mu_);
+  CtaShare share_ GUARDED_BY(mu_);
 };
 
 }  // namespace bascule

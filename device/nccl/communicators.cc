@@ -28,7 +28,8 @@ class NcclCommunicators final : public Communicators {
   }
 
   Result<std::unique_ptr<Communicator>> Join(Device& device, const CommunicatorId& id, int rank, int size) override {
-    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> joining, NcclCommunicator::Join(nccl_, device, id, rank, size));
+    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> joining,
+                     NcclCommunicator::Join(nccl_, device, id, rank, size, kMoveCtas));
     return joining;
   }
 

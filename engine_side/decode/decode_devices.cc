@@ -11,22 +11,27 @@ namespace {
 
 constexpr Duration kJoinPatience = std::chrono::seconds(60);
 
-// Null: one rank, or no library that could; then ranks copy from each other.
+std::shared_ptr<DeviceCollective> WithoutNccl(const Status& why) {
+  LogWarn("sums_without_nccl", "reason={} message={}", why.reason(), why.message());
+  return nullptr;
+}
+
+// Null: one rank, no library that could, or no room for one more communicator; then ranks copy from each other.
 Result<std::shared_ptr<DeviceCollective>> CollectiveOf(const std::vector<Device*>& devices) {
   std::vector<Device*> distinct = devices;
   std::ranges::sort(distinct);
   const bool shared = std::ranges::adjacent_find(distinct) != distinct.end();
   if (devices.size() < 2 || shared) return std::shared_ptr<DeviceCollective>();
   const Result<Communicators*> nccl = LoadCommunicators();
-  if (nccl.status().reason() == "no_nccl" || nccl.status().reason() == "nccl_too_old") {
-    LogWarn("sums_without_nccl", "reason={} message={}", nccl.status().reason(), nccl.status().message());
-    return std::shared_ptr<DeviceCollective>();
-  }
-  RETURN_IF_ERROR(nccl.status());
+  const Status opened = nccl.status();
+  if (opened.reason() == "no_nccl" || opened.reason() == "nccl_too_old") return WithoutNccl(opened);
+  RETURN_IF_ERROR(opened);
   Clock& clock = Clock::Real();
-  ASSIGN_OR_RETURN(std::unique_ptr<DeviceCollective> made,
-                   (*nccl)->MakeCollective(devices, Deadline::After(clock, kJoinPatience), clock));
-  return std::shared_ptr<DeviceCollective>(std::move(made));
+  Result<std::unique_ptr<DeviceCollective>> made =
+      (*nccl)->MakeCollective(devices, Deadline::After(clock, kJoinPatience), clock);
+  if (made.status().reason() == "nccl_too_many") return WithoutNccl(made.status());
+  RETURN_IF_ERROR(made.status());
+  return std::shared_ptr<DeviceCollective>(std::move(*made));
 }
 
 }  // namespace

@@ -12,7 +12,9 @@
 
 namespace bascule {
 
-inline constexpr std::uint64_t kNcclMagic = 0x6c63636e'00000002;  // "nccl", version 2
+// All ranks of a communicator are joined with the same numbers, so those of device/communicator.h belong to the
+// version.
+inline constexpr std::uint64_t kNcclMagic = 0x6c63636e'00000003;  // "nccl", version 3
 
 // Sender -> receiver, before the first part of every frame. Each names the communicator that moves its second part, and
 // the receiver's rank in it, so neither needs an exchange of its own.

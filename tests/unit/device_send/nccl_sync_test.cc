@@ -125,6 +125,48 @@ TEST_F(NcclSyncTest, AFailureOfAnyCallEndsTheSessionByNameAndTheVersionGoesLiveA
   }
 }
 
+// Others of the process have what NCCL may take of the device: communicators whose peers never come.
+std::vector<std::unique_ptr<Communicator>> FillDevice(Device& device) {
+  Communicators& communicators = **LoadCommunicators();
+  std::vector<std::unique_ptr<Communicator>> made;
+  while (made.size() < 1000) {
+    auto joining = communicators.Join(device, communicators.NewId().value(), 0, 2);
+    if (!joining.ok()) break;
+    made.push_back(std::move(*joining));
+  }
+  return made;
+}
+
+// The trainer's device or an engine rank's, at its first communicator or at the second.
+TEST_F(NcclSyncTest, WhereADeviceHasNoRoomForMoreCommunicatorsTheVersionGoesAnotherWayAndTheNextOneByNccl) {
+  for (const auto& [crowded, room_for] : {std::pair(0, 0U), std::pair(0, 1U), std::pair(1, 0U), std::pair(2, 1U)}) {
+    SCOPED_TRACE(fmt::format("device {}, room for {}", crowded, room_for));
+    Start(/*trainer_ranks=*/1);
+    const FakeNcclCensus before = FakeNccl::Census();
+    auto others = FillDevice(FakeDevice(crowded));
+    ASSERT_GT(others.size(), 2U);
+    others.resize(others.size() - room_for);
+
+    const PublishReport report = Step(7);
+
+    ExpectLive(report);
+    EXPECT_EQ(report.replicas[0].transport, TransportKind::kLoopback);
+    EXPECT_EQ(LastButOne().why.reason(), "nccl_too_many");
+    EXPECT_EQ(LastButOne().version.number, report.version.number) << "the number was not used up";
+
+    others.clear();
+    EXPECT_EQ(FakeNccl::Census().communicators, before.communicators);
+    EXPECT_EQ(FakeNccl::Census().registrations, before.registrations);
+    publisher_.reset();
+    nccl_ = std::make_unique<NcclDialer>(FakeDevice(0), communicators_, carrying_);
+    options_.transports = {nccl_.get()};
+    publisher_ = WeightPublisher::Create(options_, on_device_->source()).value();
+    const PublishReport next = Step(8);
+    ExpectLive(next);
+    EXPECT_EQ(next.replicas[0].transport, TransportKind::kNccl);
+  }
+}
+
 TEST_F(NcclSyncTest, WhereThereIsNoOtherWayAPublishThatFailsSaysWhyAndTheNextOneTriesNcclAgain) {
   Start(/*trainer_ranks=*/1, /*with_other_way=*/false);
   ASSERT_TRUE(Step(1).AllCommitted());

@@ -154,6 +154,52 @@ TEST_F(NcclFaultTest, AnErrorOfNcclAtEitherEndEndsTheRouteByItsReasonAndTheOther
   }
 }
 
+// Others have what NCCL may take of a device: communicators whose peers never come.
+std::vector<std::unique_ptr<Communicator>> FillDevice(Device& device, Communicators& communicators) {
+  std::vector<std::unique_ptr<Communicator>> made;
+  while (made.size() < 1000) {
+    auto joining = communicators.Join(device, communicators.NewId().value(), 0, 2);
+    if (!joining.ok()) break;
+    made.push_back(std::move(*joining));
+  }
+  return made;
+}
+
+TEST_F(NcclFaultTest, ASenderWhoseDeviceHasNoRoomForItsCommunicatorSaysSoAndTheEndpointIsAvoided) {
+  auto others = FillDevice(world_.trainer, world_.communicators);
+  ASSERT_TRUE(world_.Open().ok());
+  FrameSource source(world_.trainer, *world_.sender);
+
+  EXPECT_EQ(source.Send(0).reason(), "nccl_too_many");
+
+  EXPECT_EQ(world_.sender->NextAck(Soon()).status().reason(), "nccl_too_many") << "it stays";
+  EXPECT_TRUE(world_.dialer.Avoids(world_.listener.endpoint()));
+  others.clear();
+  world_.sender.reset();
+  EXPECT_EQ(world_.receiver->Receive(Soon()).status().reason(), "peer_lost");
+  EXPECT_EQ(FakeNccl::Census().communicators, before_.communicators);
+}
+
+TEST_F(NcclFaultTest, AReceiverWhoseDeviceHasNoRoomForItsCommunicatorEndsTheRouteAndTheSenderDoesNotWait) {
+  auto others = FillDevice(world_.engine, world_.communicators);
+  ASSERT_TRUE(world_.Open().ok());
+  FrameSource source(world_.trainer, *world_.sender);
+  ASSERT_TRUE(source.Send(0).ok()) << "sending waits for nobody";
+
+  const Status refused = world_.receiver->Receive(Soon()).status();
+  world_.receiver.reset();
+
+  EXPECT_EQ(refused.reason(), "nccl_too_many");
+  EXPECT_EQ(world_.sender->NextAck(Soon()).status().reason(), "peer_lost");
+  world_.dialer.NoteFailure(world_.listener.endpoint(), refused);  // as a session does with its peer's word
+  EXPECT_TRUE(world_.dialer.Avoids(world_.listener.endpoint()));
+  others.clear();
+  world_.sender.reset();
+  EXPECT_EQ(FakeNccl::Census().communicators, before_.communicators);
+  EXPECT_EQ(FakeCuda::Census().allocations, cuda_before_.allocations);
+  EXPECT_TRUE(WorksAgain());
+}
+
 TEST_F(NcclFaultTest, AnErrorOfTheReceiversIsLostToItsSenderWhenItCloses) {
   ASSERT_TRUE(world_.Open().ok());
   FrameSource source(world_.trainer, *world_.sender);
