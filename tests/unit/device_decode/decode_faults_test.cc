@@ -33,9 +33,9 @@ class DecodeFaultsTest : public testing::Test {
     options_ = BenchOptions(config_, model.tensors, WeightType::kBf16, ranks);
     decoder_ = DeviceDecoder::Create(options_, devices_, BenchKv(options_), kBenchPages, Clock::Real()).value();
   }
-  std::shared_ptr<Heard> Ask() {
+  std::shared_ptr<Heard> Ask(const GenerateRequest& request = kRequest) {
     DecodeBench bench(config_, *decoder_);
-    const auto heard = bench.Submit(kRequest);
+    const auto heard = bench.Submit(request);
     while (bench.scheduler().HasWork({})) (void)bench.Step(weights_);
     return heard;
   }
@@ -78,6 +78,35 @@ TEST_F(DecodeFaultsTest, ACallThatFailsEndsTheRequestsOfItsStepByItsReasonAndThe
 
     EXPECT_EQ(Ask()->ids(), wanted);
   }
+}
+
+// A prompt, a token by itself and one by a graph, on one rank: all calls of CUDA and cuBLAS, one after another.
+TEST_F(DecodeFaultsTest, EveryCallOfARequestMayFailOnceAndTheNextOneGetsItsTokens) {
+  const GenerateRequest request{.prompt = {3, 1}, .max_new_tokens = 3};
+  Open(/*ranks=*/1, /*graphs=*/true);
+  const std::vector<std::int32_t> wanted = Ask(request)->ids();
+  int failed = 0;
+  int call = 1;
+  for (;; ++call) {
+    SCOPED_TRACE(call);
+    FakeCuda::Fail("*", call, cudaErrorInvalidValue);
+
+    const auto heard = Ask(request);
+
+    if (FakeCuda::TakeBackFaults() == 1) break;  // no request has so many calls
+    if (heard->finish == FinishReason::kFailed) {
+      ++failed;
+      EXPECT_EQ(heard->status.reason(), "device_error") << heard->status.ToString();
+    } else {
+      EXPECT_EQ(heard->ids(), wanted) << "a failure of what no token needs, such as a capture";
+    }
+    ASSERT_TRUE(decoder_->health().ok());
+    if (call % 16 == 0) {
+      EXPECT_EQ(Ask(request)->ids(), wanted);
+    }
+  }
+  EXPECT_GT(failed, 50);
+  EXPECT_EQ(Ask(request)->ids(), wanted);
 }
 
 TEST_F(DecodeFaultsTest, AGraphThatCannotBeCapturedCostsNoRequestAnything) {

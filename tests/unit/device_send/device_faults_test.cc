@@ -47,6 +47,52 @@ TEST_F(DeviceFaultsTest, AFailureOfAnyCallEndsThePublishByNameAndTheNextOneGoesL
   }
 }
 
+// Calls of a publish, one after another: all of them over shared memory, where the publisher alone uses the device;
+// over cuda_ipc, where both sides do and all would take two minutes, every sixteenth.
+class DeviceFaultSweepTest : public DeviceFaultsTest, public testing::WithParamInterface<TransportKind> {
+ protected:
+  void StartOver(TransportKind kind) {
+    publisher_.reset();
+    StopEngine();
+    receiver_options_.devices.clear();
+    kind == TransportKind::kShm ? UseShm() : UseCudaIpc(1);
+    StartEngine(1);
+    StartDeviceTrainer(1);
+  }
+};
+
+TEST_P(DeviceFaultSweepTest, WhicheverCallOfAPublishFailsTheLiveVersionStaysAndTheNextOneWorks) {
+  StartOver(GetParam());
+  ExpectLive(Publish());
+  int failed = 0;
+  for (int call = 1;; call += GetParam() == TransportKind::kShm ? 1 : 16) {
+    SCOPED_TRACE(call);
+    const auto live = receiver_->status().live;
+    FakeCuda::Fail("*", call, kLaunchFailure);
+
+    const PublishReport report = Publish();
+
+    if (FakeCuda::TakeBackFaults() == 1) {  // no publish has so many calls
+      ExpectLive(report);
+      break;
+    }
+    if (report.AllCommitted()) {
+      ExpectLive(report);
+      continue;
+    }
+    ++failed;
+    EXPECT_EQ(report.replicas[0].status.reason(), "device_error") << report.replicas[0].status.ToString();
+    EXPECT_EQ(receiver_->status().live, live);
+    if (failed % 8 == 0) ExpectLive(Publish());
+  }
+  EXPECT_GT(failed, 20);
+  ExpectLive(Publish());
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, DeviceFaultSweepTest,
+                         testing::Values(TransportKind::kShm, TransportKind::kCudaIpc),
+                         [](const auto& kind) { return std::string(TransportName(kind.param)); });
+
 TEST_F(DeviceFaultsTest, ADeviceWithoutRoomForTheTablesSaysSo) {
   Start();
   FakeCuda::Fail("cudaMalloc", 1, kOutOfMemory);
