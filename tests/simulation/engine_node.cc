@@ -52,6 +52,7 @@ EngineNode::EngineNode(Scheduler& scheduler, Network& network, VersionRecord& ve
   if (kind_.has_base) {
     start.load = [this] {
       if (!receiver_->status().live) RETURN_IF_ERROR(LoadBase());
+      if (!checked_) return Status::Cancelled("cancelled", "the process was killed");
       server_ = Listen(address_);
       return OkStatus();
     };

@@ -77,6 +77,8 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   bool HasLive(const WeightVersion& version) const { return receiver_->status().live == version; }
 
   bool WasLive(const WeightVersion& version) const;  // in this life
+  // Also between the exchange of the slots and the caches' news of it, by which WasLive knows.
+  bool IsLiveNow(const WeightVersion& version);
   // The highest number that was live in a run; the engine refuses it, and those below.
   std::uint64_t HighestNumber(const std::string& run) const;
 
@@ -96,7 +98,6 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   std::unique_ptr<ControlHost::Listener> Listen(const std::string& address);
   void CreateReceiver(TransportListener& routes);
   void CreateDaemon();
-  bool IsLiveNow(const WeightVersion& version);
   void FollowDaemon(const std::stop_token& stop);
   Status LoadBase();
   ConnectionOptions ConnectionTo(const std::string& address, ControlDialer& control, TransportDialer& routes);

@@ -304,7 +304,7 @@ void TrainerJob::CheckScope(const PartialPublish& partial, const PublishReport& 
   if (report.scope != partial.scope->patterns || (partial.base && report.base != partial.base)) {
     watch_.violation("scope", fmt::format("{} reports another scope or base of {}", kind_.name, version));
   }
-  if (partial.base && !versions_.WasLiveSomewhere(*partial.base)) {
+  if (partial.base && !versions_.WasLiveSomewhere(*partial.base) && !surroundings_.is_live_now(*partial.base)) {
     watch_.violation("scope", fmt::format("{} builds {} on {}, which was live nowhere", kind_.name, version,
                                           partial.base->ToString()));
   }

@@ -50,7 +50,8 @@ class TrainerJob {
     std::function<NodeId()> new_node;  // for a process that begins
     std::function<int()> new_content;  // the number of the next version's values
     CanaryGate gate;
-    std::string journal;  // path
+    std::function<bool(const WeightVersion&)> is_live_now;  // on any engine
+    std::string journal;                                    // path
   };
   TrainerJob(Scheduler& scheduler, Network& network, VersionRecord& versions, FleetPromises& promises, Watch watch,
              Surroundings surroundings, JobKind kind);

@@ -202,6 +202,12 @@ void World::Build() {
     TrainerJob::Surroundings surroundings{.new_node = [this] { return next_node_++; },
                                           .new_content = [this] { return next_content_++; },
                                           .gate = [this](const CanaryView& canary) { return Judge(canary); },
+                                          .is_live_now =
+                                              [this](const WeightVersion& version) {
+                                                return std::ranges::any_of(engines_, [&](const Engine& engine) {
+                                                  return engine.node != nullptr && engine.node->IsLiveNow(version);
+                                                });
+                                              },
                                           .journal = directory_.File(kind.name)};
     jobs_.push_back(std::make_unique<TrainerJob>(scheduler_, network_, versions_, promises_, watch_,
                                                  std::move(surroundings), kind));
