@@ -8,7 +8,9 @@
 
 namespace bascule {
 
-TempDirectory::TempDirectory() : path_("/tmp/bascule_test_XXXXXX") { CHECK(mkdtemp(path_.data()) != nullptr); }
+TempDirectory::TempDirectory(const std::string& parent) : path_(parent + "/bascule_test_XXXXXX") {
+  CHECK(mkdtemp(path_.data()) != nullptr);
+}
 
 TempDirectory::~TempDirectory() {
   std::error_code ignored;

@@ -8,7 +8,8 @@ namespace bascule {
 
 class TempDirectory {
  public:
-  TempDirectory();
+  TempDirectory() : TempDirectory("/tmp") {}
+  explicit TempDirectory(const std::string& parent);
   ~TempDirectory();
   TempDirectory(const TempDirectory&) = delete;
   TempDirectory& operator=(const TempDirectory&) = delete;
