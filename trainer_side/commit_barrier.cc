@@ -44,6 +44,7 @@ CommitBarrier::~CommitBarrier() = default;
 FlipDecider& CommitBarrier::vote(std::size_t replica) { return *votes_.at(replica); }
 
 void CommitBarrier::Ready(std::size_t replica, const WeightVersion& version, std::function<void()> wake) {
+  LogInfo("fleet_ready", "replica={} version={}", replicas_[replica], version.ToString());
   WeightVersion first;
   {
     MutexLock lock(mu_);

@@ -65,6 +65,8 @@ class FleetRoster {
   // The fleet's version from now on; who has another one live is behind.
   void Commit(const WeightVersion& version);
   const std::optional<WeightVersion>& committed() const { return committed_; }
+  // The highest number of its run that was committed; 0 without one.
+  std::uint64_t highest() const { return newest_; }
 
   std::vector<FleetRow> Rows(TimePoint now) const;
 

@@ -125,8 +125,9 @@ Status PolicyRun::WriteDownLate(const WeightVersion& version, const std::string&
   const std::optional<CommitDecision> last = terms_.journal->last();
   if (last && last->version == version) return OkStatus();
   if (last && last->version.run == version.run && last->version.number >= version.number) {
-    return Status::FailedPrecondition("stale_version",
-                                      fmt::format("{} has been decided since", last->version.ToString()));
+    const bool same_number = last->version.number == version.number;
+    return Status::FailedPrecondition("stale_version", fmt::format("{} has been decided{}", last->version.ToString(),
+                                                                   same_number ? ", with other bytes" : " since"));
   }
   return terms_.journal->Decide(version, {replica});
 }

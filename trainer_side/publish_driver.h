@@ -19,6 +19,7 @@ struct PublishJob {
   WeightVersion newest;                         // the last version that was packed and sealed
   std::vector<std::string> replicas;            // addresses
   std::optional<WeightVersion> committed = {};  // by the fleet
+  std::uint64_t highest = 0;  // number of that run that was committed, though perhaps nobody was there yet
   std::optional<WeightVersion> again;
 };
 

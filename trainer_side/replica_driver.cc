@@ -226,6 +226,7 @@ Result<VersionOffer> ReplicaDriver::ChooseVersion(const PublishJob& job) {
     return Status::FailedPrecondition("no_run", "no replica has a live version whose run could go on: name a run");
   }
   std::uint64_t seen = newest.run == offer.run ? newest.number : 0;
+  if (job.committed && job.committed->run == offer.run) seen = std::max(seen, job.highest);
   if (options_.journal != nullptr) {
     const std::optional<CommitDecision> last = options_.journal->last();
     if (last && last->version.run == offer.run) seen = std::max(seen, last->version.number);

@@ -48,10 +48,14 @@ PublishReport ReplicaDriver::SendAgain(const PublishJob& job, PendingPublish& pe
       std::ranges::any_of(report.replicas, [](const ReplicaReport& replica) { return replica.status.ok(); });
   if (packed_.digest.IsZero() && taken) packed_.digest = report.version.digest;
   // Outside the scope of a partial version the trainer may hold other bytes than its base has.
-  // So may a rank of its group hold less than that; what it has not kept it never sends.
+  // So may a rank of its group hold less than that; what it has not kept it never sends. Nor does anybody take what the
+  // journal says was decided with other bytes.
   const Hash256& sent = report.version.digest;
-  const auto gone = [](const ReplicaReport& replica) { return replica.status.reason() == "source_gone"; };
-  if (std::ranges::any_of(report.replicas, gone)) packed_whole_ = false;
+  const auto never = [](const ReplicaReport& replica) {
+    const std::string_view reason = replica.status.reason();
+    return reason == "source_gone" || (reason == "stale_version" && replica.phase == "decide");
+  };
+  if (std::ranges::any_of(report.replicas, never)) packed_whole_ = false;
   if (!sent.IsZero() && !job.again->digest.IsZero() && sent != job.again->digest) packed_whole_ = false;
   if (leader_ != nullptr) leader_->Conclude(OutcomeOf(report));
   return report;

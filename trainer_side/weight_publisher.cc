@@ -198,6 +198,7 @@ void Publisher::Run(Turn& own, PublishRequest request, PendingPublish& pending) 
     job.newest = status_.newest;
     job.replicas = roster_.Targets(clock_.Now());
     job.committed = roster_.committed();
+    job.highest = roster_.highest();
     roster_.Began(job.replicas);
     Changed();
   }

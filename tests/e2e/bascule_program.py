@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 SUPPORT = pathlib.Path(__file__).resolve().parent.parent / "support" / "python"
@@ -77,7 +78,7 @@ class Running:
         self._stderr = []
         self._readers = [
             threading.Thread(target=self._read_stdout, daemon=True),
-            threading.Thread(target=lambda: self._stderr.extend(self.process.stderr), daemon=True),
+            threading.Thread(target=self._read_stderr, daemon=True),
         ]
         for reader in self._readers:
             reader.start()
@@ -87,9 +88,21 @@ class Running:
             self._lines.put(line)
         self._lines.put(None)
 
+    def _read_stderr(self):
+        for line in self.process.stderr:
+            self._stderr.append(line)
+
     @property
     def pid(self):
         return self.process.pid
+
+    def until_it_logs(self, *words, timeout=PATIENCE_S):
+        """A line on stderr that has all of these words."""
+        until = time.monotonic() + timeout
+        while not any(all(word in line for word in words) for line in list(self._stderr)):
+            if time.monotonic() > until:
+                raise AssertionError(f"{self.process.args} did not log {words}: {''.join(self._stderr)}")
+            time.sleep(0.01)
 
     def next(self, timeout=PATIENCE_S):
         """The next object on stdout; None at its end."""

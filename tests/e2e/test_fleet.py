@@ -48,13 +48,14 @@ class PolicyAllTest(FleetTest):
         return ("publish", path, "--to", to, "--policy", "all", "--journal", self.journal(), *arguments)
 
     def publish_caught_before_the_decision(self, engines, *arguments):
-        """A publish that waits for engine 2, which is stopped; engine 3 is ready. And a watch of each."""
+        """A publish that waits for engine 2, which is stopped; it has heard that the others are ready. And a watch of each."""
         watches = [self.watch(engine) for engine in engines]
-        publisher = self.start(*self.publish_all(large(2), engines, "--max-rate", SLOW, *arguments))
+        publisher = self.start(*self.publish_all(large(2), engines, "--max-rate", SLOW, "--log-level", "info", *arguments))
         watches[2].until(lambda line: session_state(line) == "receiving")
         engines[2].send(signal.SIGSTOP)
         for number in (0, 1, 3):
             watches[number].until(lambda line: session_state(line) == "ready")
+            publisher.until_it_logs("fleet_ready", engines[number].address)
         return publisher, watches
 
     def test_all_commit_or_none_does(self):

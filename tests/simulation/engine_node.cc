@@ -170,6 +170,13 @@ Result<SafePoint> EngineNode::RunAtSafePoint(std::uint64_t at_step, const std::f
   return SafePoint{step_, std::chrono::microseconds(5)};
 }
 
+bool EngineNode::LostSinceItsLastFlip() const {
+  const std::vector<HistoryEntry> rows = receiver_->History();
+  const auto told = [](const HistoryEntry& row) { return row.committed || row.why.reason() == "live_lost"; };
+  const auto last = std::find_if(rows.rbegin(), rows.rend(), told);
+  return last != rows.rend() && !last->committed;
+}
+
 // Inside the critical section: label and bytes have changed together (I9), to what was verified (I4), on all ranks
 // (I5).
 KvReport EngineNode::InvalidateKv(const WeightVersion& live) {
@@ -188,7 +195,7 @@ KvReport EngineNode::InvalidateKv(const WeightVersion& live) {
   // Where another run is live, after a rollback too, a run may start anew.
   // So may every version be loaded anew where the live one was lost.
   if (!made_live_.empty() && made_live_.back().run != live.run) highest = 0;
-  if (receiver_->status().last_error.reason() == "live_lost") highest = 0;
+  if (LostSinceItsLastFlip()) highest = 0;
   if (!back && live.number > 0 && live.number <= highest) {
     Broken("I3", fmt::format("{} goes live after number {}", live.ToString(), highest));
   }

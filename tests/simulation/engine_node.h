@@ -91,6 +91,7 @@ class EngineNode final : private EngineHooks, private BlockCopier {
   KvReport InvalidateKv(const WeightVersion& live) override;
   Status Copy(std::span<std::byte> to, std::span<const std::byte> from) override;
 
+  bool LostSinceItsLastFlip() const;
   void Decode(const std::stop_token& stop);
   void DecodeStep();
   void FollowStatus(const std::stop_token& stop);

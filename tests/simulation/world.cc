@@ -145,7 +145,7 @@ class World {
   Clock& clock_;
   Network network_;
   Sockets sockets_;
-  const TempDirectory directory_{"/dev/shm"};  // no schedule waits for a disk
+  const TempDirectory directory_{"/dev/shm/simulation_"};  // no schedule waits for a disk
   const FleetShape shape_;
   VersionRecord versions_;
   const Watch watch_{

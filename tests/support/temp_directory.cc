@@ -8,7 +8,7 @@
 
 namespace bascule {
 
-TempDirectory::TempDirectory(const std::string& parent) : path_(parent + "/bascule_test_XXXXXX") {
+TempDirectory::TempDirectory(const std::string& prefix) : path_(prefix + "XXXXXX") {
   CHECK(mkdtemp(path_.data()) != nullptr);
 }
 

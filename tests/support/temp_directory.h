@@ -1,4 +1,4 @@
-// A directory of its own for a test (mode 0700), removed with everything in it.
+// A directory of its own for a test (mode 0700), removed with everything in it. Its name is `prefix` and six letters.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@ namespace bascule {
 
 class TempDirectory {
  public:
-  TempDirectory() : TempDirectory("/tmp") {}
-  explicit TempDirectory(const std::string& parent);
+  TempDirectory() : TempDirectory("/tmp/bascule_test_") {}
+  explicit TempDirectory(const std::string& prefix);
   ~TempDirectory();
   TempDirectory(const TempDirectory&) = delete;
   TempDirectory& operator=(const TempDirectory&) = delete;

@@ -113,6 +113,39 @@ TEST_F(FleetTest, AFleetMayBeginEmptyAndTheFirstToJoinGetsTheVersion) {
   EXPECT_TRUE(WaitForLive(1, version));
 }
 
+// Replicas that have joined since may have been told that they lack it.
+TEST_F(FleetTest, TheNumberOfAVersionThatReachedNobodyIsNotGivenAgain) {
+  options_.snapshot = Snapshot::kTensorsStay;
+  AddStranger();
+  MakePublisher();
+  ASSERT_TRUE(Publish({.number = 5}).replicas.empty());
+
+  EXPECT_EQ(Publish().version.number, 6u);
+}
+
+// Nobody was there to say that the number is taken.
+TEST_F(FleetTest, WhatWasDecidedWithOtherBytesIsSentToALateReplicaOnceAndNeverAgain) {
+  HeldJournal journal;
+  ASSERT_TRUE(journal.Decide({.run = "base", .number = 5, .digest = {{std::byte{1}}}}, {"engine-0"}).ok());
+  options_.policy = PublishPolicy::kAll;
+  options_.journal = &journal;
+  options_.snapshot = Snapshot::kTensorsStay;
+  options_.fleet.first_retry = std::chrono::milliseconds(1);
+  AddStranger();
+  MakePublisher();
+  ASSERT_TRUE(Publish({.number = 5}).replicas.empty());
+  ASSERT_TRUE(Join(0).publisher_sends);
+
+  ASSERT_TRUE(Eventually([&] { return !Join(0).publisher_sends; }, Soon()));
+
+  EXPECT_EQ(Row(0).last_error.reason(), "stale_version");
+  EXPECT_EQ(engines_[0]->live().number, 0u);
+  const PublishReport next = Publish();
+  EXPECT_TRUE(next.AllCommitted());
+  EXPECT_EQ(next.version.number, 6u);
+  publisher_.reset();  // it uses the journal
+}
+
 TEST_F(FleetTest, WhoJoinsAfterAPublishThatReachedNobodyGetsItsBytesAndNoOlderOnes) {
   AddStranger();
   AddStranger();
