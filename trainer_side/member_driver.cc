@@ -18,6 +18,7 @@ MemberDriver::MemberDriver(WeightPublisherOptions options, const TensorSource& s
                                      .control = options_.control,
                                      .transports = options_.transports,
                                      .pacer = pacer_ ? &*pacer_ : nullptr,
+                                     .connect_timeout = options_.connect_timeout,
                                      .clock = options_.clock},
                   source_.layout());
 }

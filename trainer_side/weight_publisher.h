@@ -94,8 +94,8 @@ struct WeightPublisherOptions {
   std::int64_t max_bytes_per_second = 0;  // of this process, to all replicas together; 0: as fast as it goes
   std::vector<std::string> ignore;        // logical names the engine need not know
   bool gather = false;                    // full tensors for every replica, whatever it takes
-  Duration connect_timeout = std::chrono::seconds(5);
-  Duration deadline = std::chrono::seconds(60);  // of one publish, all phases
+  Duration connect_timeout = std::chrono::seconds(5);  // of a replica or a leader, and of each route
+  Duration deadline = std::chrono::seconds(60);        // of one publish, all phases
   Clock* clock = &Clock::Real();
 };
 

@@ -57,7 +57,8 @@ Status GroupMember::Join(Deadline deadline, const std::stop_token& stop) {
 
 Status GroupMember::TryToJoin(Deadline deadline, const std::stop_token& stop) {
   Leave(Status::Unavailable("peer_lost"));
-  ASSIGN_OR_RETURN(auto channel, options_.control->Dial(options_.leader, deadline));
+  const Deadline soon = std::min(deadline, Deadline::After(*options_.clock, options_.connect_timeout));
+  ASSIGN_OR_RETURN(auto channel, options_.control->Dial(options_.leader, soon));
   inbox_ = std::make_unique<ControlInbox>(std::move(channel), *options_.clock);
   RETURN_IF_ERROR(inbox_->Send(GroupJoin{.wire_version = kWireVersion,
                                          .group = options_.group,
@@ -247,8 +248,9 @@ Status GroupMember::StartSession(const GroupSend& order, const RoundHooks& hooks
     ASSIGN_OR_RETURN(source_, hooks.source(plan));
   }
   patience_ = std::max(patience_, Deadline::After(*options_.clock, order.time_left + kGrace));
-  sessions_[order.session] = std::make_unique<MemberSession>(
-      connection->second, *source_, order, **dialer, options_.pacer, *options_.clock, [this] { inbox_->Wake(); });
+  sessions_[order.session] =
+      std::make_unique<MemberSession>(connection->second, *source_, order, **dialer, options_.connect_timeout,
+                                      options_.pacer, *options_.clock, [this] { inbox_->Wake(); });
   return OkStatus();
 }
 

@@ -30,9 +30,10 @@ struct GroupMemberOptions {
   std::string group;   // the job's name, as the leader has it
   int rank = 1;
   int world_size = 2;
-  ControlDialer* control = nullptr;          // borrowed
-  std::vector<TransportDialer*> transports;  // borrowed
-  SendPacer* pacer = nullptr;                // borrowed; null: as fast as it goes
+  ControlDialer* control = nullptr;                    // borrowed
+  std::vector<TransportDialer*> transports;            // borrowed
+  SendPacer* pacer = nullptr;                          // borrowed; null: as fast as it goes
+  Duration connect_timeout = std::chrono::seconds(5);  // of each try to reach the leader, and of each route
   Clock* clock = &Clock::Real();
 };
 

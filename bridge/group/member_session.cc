@@ -1,5 +1,6 @@
 #include "bridge/group/member_session.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -11,11 +12,14 @@ constexpr std::size_t kFetchedMax = 16;
 }  // namespace
 
 MemberSession::MemberSession(MemberConnection& connection, const WeightSource& source, const GroupSend& terms,
-                             TransportDialer& dialer, SendPacer* pacer, Clock& clock, std::function<void()> on_news)
+                             TransportDialer& dialer, Duration connect_timeout, SendPacer* pacer, Clock& clock,
+                             std::function<void()> on_news)
     : connection_(connection),
       terms_(terms),
       deadline_(Deadline::After(clock, terms.time_left)),
       dialer_(dialer),
+      connect_timeout_(connect_timeout),
+      clock_(clock),
       on_news_(std::move(on_news)),
       packer_(*connection.plan, source),
       pacer_(pacer) {
@@ -123,12 +127,13 @@ Status MemberSession::OpenRoutes() {
       continue;
     }
     if (cancelled_) return Status::Cancelled("cancelled");
+    const Deadline soon = std::min(deadline_, Deadline::After(clock_, connect_timeout_));
     ASSIGN_OR_RETURN(auto sender, dialer_.Dial(terms_.endpoint,
                                                {.connection = terms_.connection,
                                                 .route = route,
                                                 .frame_bytes = terms_.frame_bytes,
                                                 .credits = terms_.credits},
-                                               deadline_));
+                                               soon));
     connection_.routes.push_back(std::move(sender));
   }
   ASSIGN_OR_RETURN(connection_.casts, CastSet::Make(plan, connection_.routes, dialer_));

@@ -34,9 +34,11 @@ struct MemberConnection {
 // Thread-safety: confined to one thread, except has_news.
 class MemberSession {
  public:
-  // Borrows all. `on_news` is called from another thread when has_news has become true.
+  // Borrows all. Waits at most `connect_timeout` for each route. `on_news` is called from another thread when has_news
+  // has become true.
   MemberSession(MemberConnection& connection, const WeightSource& source, const GroupSend& terms,
-                TransportDialer& dialer, SendPacer* pacer, Clock& clock, std::function<void()> on_news);
+                TransportDialer& dialer, Duration connect_timeout, SendPacer* pacer, Clock& clock,
+                std::function<void()> on_news);
   ~MemberSession();  // cancels what is under way, and joins
 
   // Nothing is under way, and there is no news: the routes can be used by another session.
@@ -70,6 +72,8 @@ class MemberSession {
   const GroupSend terms_;
   const Deadline deadline_;
   TransportDialer& dialer_;
+  const Duration connect_timeout_;
+  Clock& clock_;
   const std::function<void()> on_news_;
   const BucketPacker packer_;
   std::deque<GroupFetch> fetched_;  // not begun

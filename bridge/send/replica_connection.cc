@@ -161,11 +161,12 @@ Status ReplicaConnection::OpenRoutes(const WeightSource& source, Deadline deadli
       routes_.push_back(nullptr);
       continue;
     }
+    const Deadline soon = std::min(deadline, Deadline::After(*options_.clock, options_.connect_timeout));
     ASSIGN_OR_RETURN(
         std::unique_ptr<BucketSender> sender,
         dialer_->Dial(endpoint_,
                       {.connection = connection_, .route = route, .frame_bytes = frame_bytes_, .credits = credits_},
-                      deadline));
+                      soon));
     routes_.push_back(std::move(sender));
   }
   ASSIGN_OR_RETURN(casts_, CastSet::Make(*plan_, routes_, *dialer_));

@@ -62,7 +62,8 @@ class ReplicaConnection {
   bool is_open() const { return inbox_ != nullptr; }
   void Close();
 
-  // Dials the routes of the plan whose sending rank `source` holds, unless that has been done.
+  // Dials the routes of the plan whose sending rank `source` holds, unless that has been done. Waits at most
+  // connect_timeout for each: nothing interrupts a dial.
   Status OpenRoutes(const WeightSource& source, Deadline deadline);
 
   // While open:

@@ -32,8 +32,8 @@ class GroupFixture : public PublisherFixture {
   Result<std::unique_ptr<WeightPublisher>> TryRank(int rank, int part) {
     WeightPublisherOptions options = options_;
     options.group = {.rank = rank, .world_size = world_size_, .leader = "rank-0", .name = "job", .host = &control_};
-    options.control = &control_;
-    options.transports = {&dialer_};
+    options.control = control_dialer_;
+    options.transports = {route_dialer_};
     options.clock = &clock_;
     if (rank > 0) options.replicas.clear();
     if (rank == 0) options.group.listeners = {slices_.get()};

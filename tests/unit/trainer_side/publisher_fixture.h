@@ -39,8 +39,8 @@ class PublisherFixture : public testing::Test {
   void UseTrainer(int ranks, std::int64_t rows = 24) { trainer_ = std::make_unique<ShardedTrainer>(ranks, rows); }
 
   WeightPublisher& MakePublisher() {
-    options_.control = &control_;
-    options_.transports = {&dialer_};
+    options_.control = control_dialer_;
+    options_.transports = {route_dialer_};
     options_.clock = &clock_;
     auto made = WeightPublisher::Create(options_, trainer_->Source());
     CHECK(made.ok());
@@ -79,6 +79,8 @@ class PublisherFixture : public testing::Test {
   LoopbackControl control_;
   LoopbackNetwork network_;
   LoopbackDialer dialer_;
+  ControlDialer* control_dialer_ = &control_;  // what publishers use
+  TransportDialer* route_dialer_ = &dialer_;
   WeightPublisherOptions options_{.bucket_bytes = 4096};
   std::unique_ptr<ShardedTrainer> trainer_ = std::make_unique<ShardedTrainer>(/*trainer_ranks=*/2);
   std::vector<std::unique_ptr<ScriptedEngine>> engines_;
