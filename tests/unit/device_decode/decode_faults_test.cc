@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "device/communicator.h"
 #include "engine_side/decode/device_decoder.h"
 #include "tests/support/fake_cuda/control.h"
 #include "tests/support/fake_cuda/fake_device.h"
@@ -178,25 +177,6 @@ TEST_F(DecodeFaultsTest, AnEventThatIsNotWaitedForShowsInTheTokensUnderSomeOrder
     EXPECT_GT(wrong, 0) << "wait " << nth << " is one that nothing needs: " << right << " orders without it are right";
     EXPECT_EQ(Ask()->logprobs(), wanted);
   }
-}
-
-TEST(DecodeDevicesTest, WhereADeviceHasNoRoomForACommunicatorItsRanksCopyFromEachOther) {
-  Device& device = FakeDevice(1);
-  const Result<Communicators*> nccl = LoadCommunicators();
-  if (!nccl.ok()) GTEST_SKIP() << nccl.status().ToString();
-  const std::vector<int> ordinals = {0, 1};
-  EXPECT_NE(DecodeDevices::Open(ordinals).value().collective, nullptr);
-  std::vector<std::unique_ptr<Communicator>> others;  // their peers never come
-  while (true) {
-    auto joining = (*nccl)->Join(device, (*nccl)->NewId().value(), 0, 2);
-    if (!joining.ok()) break;
-    others.push_back(std::move(*joining));
-  }
-
-  const Result<DecodeDevices> opened = DecodeDevices::Open(ordinals);
-
-  ASSERT_TRUE(opened.ok()) << opened.status().ToString();
-  EXPECT_EQ(opened->collective, nullptr);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <functional>
 
 #include "tests/support/fake_nccl/control.h"
+#include "tests/support/fake_nccl/fill_device.h"
 #include "tests/unit/device_nccl/ranks.h"
 
 namespace bascule {
@@ -174,23 +175,12 @@ TEST(CoResidenceTest, TheSameKernelsInOneOrderGetThrough) {
   EXPECT_EQ(FakeNccl::Census().ctas, 0);
 }
 
-// Communicators of device `ordinal` whose peers never come, as many as it takes; `refused` is what the next is told.
-std::vector<std::unique_ptr<Communicator>> FillDevice(int ordinal, Status* refused = nullptr) {
-  std::vector<std::unique_ptr<Communicator>> made;
-  while (made.size() < 1000) {
-    auto joining = Library().Join(FakeDevice(ordinal), Library().NewId().value(), 0, 2);
-    if (refused != nullptr) *refused = joining.status();
-    if (!joining.ok()) break;
-    made.push_back(std::move(*joining));
-  }
-  return made;
-}
-int CountThatFit(int ordinal) { return static_cast<int>(FillDevice(ordinal).size()); }
+int CountThatFit(int ordinal) { return static_cast<int>(FillDevice(FakeDevice(ordinal), Library()).size()); }
 
 TEST(CoResidenceTest, ADeviceTakesAsManyCommunicatorsAsItsBudgetHoldsAndTheNextIsRefusedByName) {
   Status refused;
 
-  auto made = FillDevice(0, &refused);
+  auto made = FillDevice(FakeDevice(0), Library(), &refused);
 
   EXPECT_EQ(made.size(), kBudget / kMoveCtas);
   EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
@@ -244,7 +234,7 @@ TEST(CoResidenceTest, ACollectiveIsCountedOnEachOfItsDevicesAndRefusedWhereOneIs
     EXPECT_EQ(CountThatFit(0), (kBudget - kSumCtas) / kMoveCtas);
     EXPECT_EQ(CountThatFit(1), (kBudget - kSumCtas) / kMoveCtas);
   }
-  const auto full = FillDevice(1);
+  const auto full = FillDevice(FakeDevice(1), Library());
 
   EXPECT_EQ(Library().MakeCollective(devices, Soon(), Clock::Real()).status().reason(), "nccl_too_many");
 

@@ -7,6 +7,7 @@
 #include "bridge/transport/nccl/dialer.h"
 #include "bridge/transport/nccl/listener.h"
 #include "tests/support/fake_nccl/control.h"
+#include "tests/support/fake_nccl/fill_device.h"
 #include "tests/unit/device_send/device_sync_fixture.h"
 
 namespace bascule {
@@ -125,25 +126,13 @@ TEST_F(NcclSyncTest, AFailureOfAnyCallEndsTheSessionByNameAndTheVersionGoesLiveA
   }
 }
 
-// Others of the process have what NCCL may take of the device: communicators whose peers never come.
-std::vector<std::unique_ptr<Communicator>> FillDevice(Device& device) {
-  Communicators& communicators = **LoadCommunicators();
-  std::vector<std::unique_ptr<Communicator>> made;
-  while (made.size() < 1000) {
-    auto joining = communicators.Join(device, communicators.NewId().value(), 0, 2);
-    if (!joining.ok()) break;
-    made.push_back(std::move(*joining));
-  }
-  return made;
-}
-
 // The trainer's device or an engine rank's, at its first communicator or at the second.
 TEST_F(NcclSyncTest, WhereADeviceHasNoRoomForMoreCommunicatorsTheVersionGoesAnotherWayAndTheNextOneByNccl) {
   for (const auto& [crowded, room_for] : {std::pair(0, 0U), std::pair(0, 1U), std::pair(1, 0U), std::pair(2, 1U)}) {
     SCOPED_TRACE(fmt::format("device {}, room for {}", crowded, room_for));
     Start(/*trainer_ranks=*/1);
     const FakeNcclCensus before = FakeNccl::Census();
-    auto others = FillDevice(FakeDevice(crowded));
+    auto others = FillDevice(FakeDevice(crowded), communicators_);
     ASSERT_GT(others.size(), 2U);
     others.resize(others.size() - room_for);
 

@@ -6,6 +6,7 @@
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_cuda/control.h"
 #include "tests/support/fake_nccl/control.h"
+#include "tests/support/fake_nccl/fill_device.h"
 #include "tests/unit/transport_nccl/nccl_world.h"
 
 namespace bascule {
@@ -152,17 +153,6 @@ TEST_F(NcclFaultTest, AnErrorOfNcclAtEitherEndEndsTheRouteByItsReasonAndTheOther
     ExpectNothingLeft();
     EXPECT_TRUE(WorksAgain());
   }
-}
-
-// Others have what NCCL may take of a device: communicators whose peers never come.
-std::vector<std::unique_ptr<Communicator>> FillDevice(Device& device, Communicators& communicators) {
-  std::vector<std::unique_ptr<Communicator>> made;
-  while (made.size() < 1000) {
-    auto joining = communicators.Join(device, communicators.NewId().value(), 0, 2);
-    if (!joining.ok()) break;
-    made.push_back(std::move(*joining));
-  }
-  return made;
 }
 
 TEST_F(NcclFaultTest, ASenderWhoseDeviceHasNoRoomForItsCommunicatorSaysSoAndTheEndpointIsAvoided) {
