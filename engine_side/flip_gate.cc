@@ -17,7 +17,8 @@ FlipReport ReportOf(WeightVersion version, const SafePoint& point, const KvRepor
 
 }  // namespace
 
-Result<FlipReport> FlipGate::Flip(const StagedVersion& staged, std::uint64_t at_step, Deadline deadline) {
+Result<FlipReport> FlipGate::Flip(const StagedVersion& staged, std::uint64_t at_step, Deadline deadline,
+                                  const Record& record) {
   {
     MutexLock lock(mu_);
     while (busy_) {
@@ -28,18 +29,24 @@ Result<FlipReport> FlipGate::Flip(const StagedVersion& staged, std::uint64_t at_
     busy_ = true;
   }
   Result<FlipReport> report = AtSafePoint(at_step, deadline, [&] { return MakeLive(staged); });
-  Leave();
+  RecordAndLeave(report, record);
   return report;
 }
 
-Result<FlipReport> FlipGate::Rollback(std::optional<std::uint64_t> to, bool refused, Deadline deadline) {
+Result<FlipReport> FlipGate::Rollback(std::optional<std::uint64_t> to, bool refused, Deadline deadline,
+                                      const Record& record) {
   {
     MutexLock lock(mu_);
+    while (recording_) {
+      if (!clock_.WaitUntil(left_, mu_, deadline.point()) && recording_) {
+        return Status::DeadlineExceeded("deadline", "a flip was being recorded");
+      }
+    }
     if (busy_) return Status::FailedPrecondition("flip_in_progress", "a flip or a rollback is under way");
     busy_ = true;
   }
   Result<FlipReport> report = SwapKept(to, refused, deadline);
-  Leave();
+  RecordAndLeave(report, record);
   return report;
 }
 
@@ -139,9 +146,16 @@ Result<WeightVersion> FlipGate::MakeKeptLive(bool refused) {
   return live;
 }
 
-void FlipGate::Leave() {
+void FlipGate::RecordAndLeave(const Result<FlipReport>& report, const Record& record) {
+  if (report.ok()) {
+    {
+      MutexLock lock(mu_);
+      recording_ = true;
+    }
+    record(*report);
+  }
   MutexLock lock(mu_);
-  busy_ = false;
+  busy_ = recording_ = false;
   left_.NotifyAll();
 }
 

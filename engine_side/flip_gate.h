@@ -34,6 +34,10 @@ struct StagedVersion {
 
 class FlipGate {
  public:
+  // Puts on record what has gone live. No other version goes live before it returns, so records are in the order of
+  // what they tell.
+  using Record = std::function<void(const FlipReport&)>;
+
   // `slots`, `hooks`, `clock` and `in_place` are borrowed; without `in_place` slots exchange roles.
   FlipGate(WeightSlots& slots, EngineHooks& hooks, Clock& clock, InPlaceFlip* in_place = nullptr,
            StallBudget budget = {})
@@ -49,10 +53,12 @@ class FlipGate {
   // in place also:
   // FailedPrecondition "live_leased"  somebody reads the live weights until the deadline
   // Aborted "flip_undone"; DataLoss "live_lost"  see InPlaceFlip
-  Result<FlipReport> Flip(const StagedVersion& staged, std::uint64_t at_step, Deadline deadline) EXCLUDES(mu_);
+  Result<FlipReport> Flip(const StagedVersion& staged, std::uint64_t at_step, Deadline deadline, const Record& record)
+      EXCLUDES(mu_);
 
-  // See WeightReceiver::Rollback.
-  Result<FlipReport> Rollback(std::optional<std::uint64_t> to, bool refused, Deadline deadline) EXCLUDES(mu_);
+  // See WeightReceiver::Rollback. Waits for a flip that is being recorded.
+  Result<FlipReport> Rollback(std::optional<std::uint64_t> to, bool refused, Deadline deadline, const Record& record)
+      EXCLUDES(mu_);
 
  private:
   struct Stall {
@@ -60,7 +66,7 @@ class FlipGate {
     Duration time{};
     double share = 1;  // of the memory that was exchanged; between slots that exchange roles: all
   };
-  void Leave() EXCLUDES(mu_);
+  void RecordAndLeave(const Result<FlipReport>& report, const Record& record) EXCLUDES(mu_);
   Result<FlipReport> SwapKept(std::optional<std::uint64_t> to, bool refused, Deadline deadline);
   // `change` makes another version live and says which; while that fails for `live_leased` or for the budget's sake it
   // is tried again.
@@ -82,9 +88,10 @@ class FlipGate {
   // Of the one that is not refused by `busy_`:
   std::deque<Stall> recent_stalls_;  // while decoding
   double share_ = 1;                 // of the exchange under way
-  Mutex mu_;                         // Guards `busy_`; not held at the safe point.
+  Mutex mu_;                         // not held at the safe point
   CondVar left_;
   bool busy_ GUARDED_BY(mu_) = false;
+  bool recording_ GUARDED_BY(mu_) = false;  // what has gone live; busy, too
 };
 
 }  // namespace bascule

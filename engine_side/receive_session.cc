@@ -405,9 +405,11 @@ void ReceiveSession::OnFlip(const Flip& flip) {
     return;
   }
   const auto kind = parts_.slots.live() ? HistoryEntry::Kind::kFull : HistoryEntry::Kind::kInitial;
-  const Result<FlipReport> report = parts_.gate.Flip(staged, flip.at_step, terms_.deadline);
+  const Result<FlipReport> report = parts_.gate.Flip(staged, flip.at_step, terms_.deadline,
+                                                     [&](const FlipReport& flipped) { Record(flipped, kind); });
   if (report.ok()) {
-    Commit(*report, kind);
+    send_(Committed{terms_.offer.session, *report});
+    SetOver();
     return;
   }
   {
@@ -417,7 +419,7 @@ void ReceiveSession::OnFlip(const Flip& flip) {
   End(EventOf(report.status()), report.status());
 }
 
-void ReceiveSession::Commit(const FlipReport& report, HistoryEntry::Kind kind) {
+void ReceiveSession::Record(const FlipReport& report, HistoryEntry::Kind kind) {
   HistoryEntry row;
   {
     MutexLock lock(mu_);
@@ -432,8 +434,6 @@ void ReceiveSession::Commit(const FlipReport& report, HistoryEntry::Kind kind) {
   // The number is taken before anybody can learn that it is live.
   parts_.registry.Committed(terms_.offer.manifest, row.version.digest, kind != HistoryEntry::Kind::kInitial);
   parts_.board.Flipped(std::move(row));
-  send_(Committed{terms_.offer.session, report});
-  SetOver();
 }
 
 bool ReceiveSession::End(SessionEvent event, Status why) {

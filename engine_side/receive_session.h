@@ -95,7 +95,7 @@ class ReceiveSession {
   void Verify(const ManifestSeal& seal) EXCLUDES(mu_);
   Status Prove(const ManifestSeal& seal) EXCLUDES(mu_);
   Result<HeldDigests> ProveReceived(const ManifestSeal& seal) const;
-  void Commit(const FlipReport& report, HistoryEntry::Kind kind) EXCLUDES(mu_);
+  void Record(const FlipReport& report, HistoryEntry::Kind kind) EXCLUDES(mu_);
 
   // False, and nothing happens, when the state does not allow the event.
   bool Step(SessionEvent event) REQUIRES(mu_);

@@ -7,16 +7,16 @@ namespace bascule {
 
 Result<FlipReport> RollBackReceiver(ReceiverParts& parts, std::optional<std::uint64_t> to, const Status& why,
                                     bool refused, Deadline deadline) {
-  ASSIGN_OR_RETURN(FlipReport report, parts.gate.Rollback(to, refused, deadline));
-  HistoryEntry row;
-  row.version = report.version;
-  row.kind = HistoryEntry::Kind::kRollback;
-  row.committed = true;
-  row.refused = refused;
-  row.why = why;
-  row.flip_stall_us = report.flip_stall_us;
-  parts.board.Flipped(std::move(row));
-  return report;
+  return parts.gate.Rollback(to, refused, deadline, [&](const FlipReport& report) {
+    HistoryEntry row;
+    row.version = report.version;
+    row.kind = HistoryEntry::Kind::kRollback;
+    row.committed = true;
+    row.refused = refused;
+    row.why = why;
+    row.flip_stall_us = report.flip_stall_us;
+    parts.board.Flipped(std::move(row));
+  });
 }
 
 Result<FlipReport> RollBackReceiver(ReceiverParts& parts, const RollBack& request) {

@@ -151,7 +151,8 @@ class InterleavingTest : public testing::TestWithParam<std::tuple<int, unsigned>
       }
     }
     live_.begun.store(number);
-    const auto report = gate_->Flip({.slot = *slot, .version = weights.version(), .held = {}}, 0, Patience());
+    const auto report =
+        gate_->Flip({.slot = *slot, .version = weights.version(), .held = {}}, 0, Patience(), [](const FlipReport&) {});
     ASSERT_TRUE(report.ok()) << report.status().ToString();
     live_.done.store(number);
     reports_.push_back(report->kv);
