@@ -341,11 +341,12 @@ void ReplicaDriver::SendToReplicas(const VersionOffer& offer, bool known_run, co
   if (!gathered.empty()) gather_window_bytes_ = gathering_->Finish();
 }
 
-// Under kEach a replica that lags is stale, which it shows; under the others the fleet is one.
+// Under kEach a replica that lags is stale, which it shows; under the others the fleet is one. A canary that has not
+// gone back from a refused version has committed it, and the fleet has not.
 void ReplicaDriver::NoteDecision() {
   if (options_.policy == PublishPolicy::kEach) return;
   for (const Replica& replica : replicas_) {
-    if (replica.state == ReplicaState::kCommitted) committed_ = replica.sent.version;
+    if (!replica.Failed() && replica.state == ReplicaState::kCommitted) committed_ = replica.sent.version;
   }
 }
 

@@ -136,6 +136,10 @@ TEST_F(CanaryTest, ACanaryThatDidNotHearThatItWasRefusedHearsItBeforeTheNextVers
   EXPECT_EQ(engines_[0]->account().rollbacks[0].from, refused);
   EXPECT_TRUE(engines_[0]->account().rollbacks[0].refused);
   EXPECT_EQ(views_.back().previous.number, 1u) << "what a canary can go back to was never refused";
+  for (const auto& engine : engines_) {
+    EXPECT_THAT(engine->account().required, testing::Not(testing::Contains(refused)))
+        << "nobody lacks what was refused";
+  }
   ASSERT_TRUE(publisher_->RollBack(std::nullopt, Soon()).ok());
   for (const auto& engine : engines_) EXPECT_EQ(engine->live().number, 1u);
 }
