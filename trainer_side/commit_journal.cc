@@ -85,6 +85,12 @@ class FileJournal final : public CommitJournal {
     return Replace(DecisionText(*last_));
   }
 
+  Status NoteTakenBack(bool taken_back) override EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    if (!last_ || std::exchange(last_->taken_back, taken_back) == taken_back) return OkStatus();
+    return Replace(DecisionText(*last_));
+  }
+
  private:
   // Either text is there after a crash, whole.
   Status Replace(const std::string& text) REQUIRES(mu_) {

@@ -19,9 +19,11 @@ struct CommitDecision {
   WeightVersion version;
   std::vector<std::string> replicas;  // that were all ready
   std::set<std::string> live;         // of those, where it is known to have gone live
+  bool taken_back = false;            // the fleet has gone back from it since: nobody lacks it
   bool has(const std::string& address) const { return live.contains(address); }
   bool finished() const {
-    return std::all_of(replicas.begin(), replicas.end(), [this](const auto& address) { return has(address); });
+    return taken_back ||
+           std::all_of(replicas.begin(), replicas.end(), [this](const auto& address) { return has(address); });
   }
 };
 
@@ -39,6 +41,10 @@ class CommitJournal {
   //
   // Unavailable "journal_failed"
   virtual Status NoteLive(const std::string& address) = 0;
+  // The fleet goes back from the version of the last decision; or, false, forward to it again.
+  //
+  // Unavailable "journal_failed"
+  virtual Status NoteTakenBack(bool taken_back) = 0;
 };
 
 // A file, which appears with the first decision and is replaced as a whole, and `path`.lock beside it.

@@ -12,6 +12,7 @@ namespace bascule {
 namespace {
 
 constexpr std::string_view kMagic = "bascule-journal 1";
+constexpr std::string_view kTakenBack = "taken-back";
 constexpr std::string_view kEnd = "end ";
 
 // One word: blanks, '%' and control characters as %XX.
@@ -64,13 +65,15 @@ bool ReadVersion(std::string_view words, WeightVersion& version) {
   return true;
 }
 
-// The lines of a journal: the first says what the file is, the second what was decided, one more for each replica.
+// The lines of a journal: the first says what the file is, the second what was decided, the next perhaps that it was
+// taken back, one more for each replica.
 class DecisionReader {
  public:
   // False: the line has no place there.
   bool Read(std::string_view line) {
     ++lines_;
     if (lines_ == 1) return line == kMagic;
+    if (lines_ == 3 && line == kTakenBack) return decision_.taken_back = true;
     const std::string_view key = TakeWord(line);
     return lines_ == 2 ? key == "commit" && ReadVersion(line, decision_.version) : ReadReplica(key, line);
   }
@@ -98,6 +101,7 @@ class DecisionReader {
 std::string DecisionText(const CommitDecision& decision) {
   std::string text = fmt::format("{}\ncommit {} {} {}\n", kMagic, decision.version.number,
                                  decision.version.digest.ToHex(), WordOf(decision.version.run));
+  if (decision.taken_back) text += fmt::format("{}\n", kTakenBack);
   for (const std::string& address : decision.replicas) {
     text += fmt::format("{} {}\n", decision.has(address) ? "live" : "replica", WordOf(address));
   }

@@ -189,7 +189,7 @@ void ReplicaDriver::SettleDecision() {
         LogWarn("journal_failed", "replica={} why=\"{}\"", replica->address(), noted.ToString());
       }
     }
-    if (carried_out) committed_ = last->version;
+    if (carried_out && !last->taken_back) committed_ = last->version;
   }
   for (Replica* replica : Standing()) {
     if (!committed_ || replica->connection->live() == *committed_) continue;

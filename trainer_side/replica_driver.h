@@ -71,6 +71,7 @@ class ReplicaDriver final : public PublishDriver {
   void SendToReplicas(const VersionOffer& offer, bool known_run, const std::optional<WeightVersion>& again,
                       PendingPublish& pending, Deadline deadline, const Cancellation& cancel);
   void NoteDecision();
+  void NoteTakenBack(const WeightVersion& to);
   // The kept version of all replicas that stand.
   Result<WeightVersion> KeptByAll(std::optional<std::uint64_t> to);
   PublishReport Report(const VersionOffer& offer, const PendingPublish& pending) const;

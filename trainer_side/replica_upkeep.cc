@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "bridge/send/replica_rollback.h"
 #include "trainer_side/group_report.h"
 #include "trainer_side/policy_run.h"
@@ -95,6 +96,7 @@ Result<FleetRollback> ReplicaDriver::RollBack(const std::vector<std::string>& re
   }
   OpenReplicas(deadline, cancel);
   ASSIGN_OR_RETURN(const WeightVersion kept, KeptByAll(to));
+  NoteTakenBack(kept);
   ForEach(Standing(), [&](Replica& replica) {
     const WeightVersion from = replica.connection->live();
     const Status why = Status::Aborted("fleet_rollback", "the whole fleet goes back");
@@ -113,6 +115,14 @@ Result<FleetRollback> ReplicaDriver::RollBack(const std::vector<std::string>& re
   const PendingPublish none(*options_.clock);
   rollback.replicas = Report({.run = kept.run, .number = kept.number}, none).replicas;
   return rollback;
+}
+
+// Before the first replica goes back. What cannot be written down does not keep a fleet on a version that it leaves.
+void ReplicaDriver::NoteTakenBack(const WeightVersion& to) {
+  if (options_.journal == nullptr) return;
+  const std::optional<CommitDecision> last = options_.journal->last();
+  const Status noted = options_.journal->NoteTakenBack(last && last->version != to);
+  if (!noted.ok()) LogWarn("journal_failed", "rollback={} why=\"{}\"", to.ToString(), noted.ToString());
 }
 
 Result<WeightVersion> ReplicaDriver::KeptByAll(std::optional<std::uint64_t> to) {

@@ -37,4 +37,9 @@ Status ProcessJournal::NoteLive(const std::string& address) {
   return file == nullptr ? Killed() : file->NoteLive(address);
 }
 
+Status ProcessJournal::NoteTakenBack(bool taken_back) {
+  const std::shared_ptr<CommitJournal> file = file_;
+  return file == nullptr ? Killed() : file->NoteTakenBack(taken_back);
+}
+
 }  // namespace bascule::simulation

@@ -20,6 +20,7 @@ class ProcessJournal final : public CommitJournal {
   std::optional<CommitDecision> last() const override;
   Status Decide(const WeightVersion& version, const std::vector<std::string>& replicas) override;
   Status NoteLive(const std::string& address) override;
+  Status NoteTakenBack(bool taken_back) override;
 
   void Kill() { file_.reset(); }
 

@@ -16,6 +16,7 @@ void Read(std::string_view text) {
   const auto again = ParseDecision(DecisionText(*decision));
   CHECK(again.ok() && again->version == decision->version);
   CHECK(again->replicas == decision->replicas && again->live == decision->live);
+  CHECK(again->taken_back == decision->taken_back);
 }
 
 }  // namespace

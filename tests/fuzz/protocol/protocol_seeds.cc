@@ -160,7 +160,8 @@ void WriteFiles(Seeds& seeds) {
   manifest.version_digest = VersionDigestOf(manifest.layout.tensors, manifest.digests);
   manifest.ranks = {{.file = "rank-0.safetensors", .bytes = 64}};
   seeds.Write("artifact_manifest_fuzzer", Unsealed(WriteArtifactManifest(manifest), ",\"sha256\""));
-  const CommitDecision decision{.version = {"run 1%", 7, SampleHash(1)}, .replicas = {"a:1", "b:2"}, .live = {"a:1"}};
+  const CommitDecision decision{
+      .version = {"run 1%", 7, SampleHash(1)}, .replicas = {"a:1", "b:2"}, .live = {"a:1"}, .taken_back = true};
   seeds.Write("journal_fuzzer", Unsealed(DecisionText(decision), "end "));
 }
 

@@ -65,6 +65,24 @@ TEST_F(CommitJournalTest, ANewDecisionTakesThePlaceOfTheLast) {
   EXPECT_TRUE((*journal)->last()->live.empty());
 }
 
+TEST_F(CommitJournalTest, WhatWasTakenBackIsFinishedUntilItIsLiveAgain) {
+  {
+    const auto journal = OpenCommitJournal(path_);
+    ASSERT_TRUE((*journal)->NoteTakenBack(true).ok()) << "nothing was decided";
+    ASSERT_TRUE((*journal)->Decide(version_, replicas_).ok());
+    ASSERT_TRUE((*journal)->NoteTakenBack(true).ok());
+  }
+  const auto journal = OpenCommitJournal(path_);
+  ASSERT_TRUE(journal.ok()) << journal.status().ToString();
+  EXPECT_TRUE((*journal)->last()->taken_back);
+  EXPECT_TRUE((*journal)->last()->finished());
+  EXPECT_EQ((*journal)->last()->replicas, replicas_);
+
+  ASSERT_TRUE((*journal)->NoteTakenBack(false).ok());
+
+  EXPECT_FALSE((*journal)->last()->finished());
+}
+
 TEST_F(CommitJournalTest, TwoPublishersDoNotShareOne) {
   const auto first = OpenCommitJournal(path_);
   ASSERT_TRUE(first.ok());
@@ -95,6 +113,7 @@ TEST_F(CommitJournalTest, ALineThatHasNoPlaceIsNamedEvenUnderTheRightHash) {
   };
 
   EXPECT_TRUE(opened(head + commit + "live a\nreplica b\n").ok());
+  EXPECT_TRUE(opened(head + commit + "taken-back\nlive a\n").ok());
   const std::pair<std::string, std::string> bad[] = {
       {"", "line 1"},
       {head, "line 2"},
@@ -105,6 +124,9 @@ TEST_F(CommitJournalTest, ALineThatHasNoPlaceIsNamedEvenUnderTheRightHash) {
       {head + commit + "replica %4\n", "line 3"},
       {head + "commit 7 " + version_.digest.ToHex() + " run more\n", "line 2"},
       {head + "commit 7 ab run\n", "line 2"},
+      {head + commit + "live a\ntaken-back\n", "line 4"},
+      {head + commit + "taken-back\ntaken-back\n", "line 4"},
+      {head + commit + "taken-back \n", "line 3"},
       {head + "commit -7 " + version_.digest.ToHex() + " run\n", "line 2"},
   };
   for (const auto& [text, line] : bad) {

@@ -47,12 +47,17 @@ class HeldJournal final : public CommitJournal {
     changed_.NotifyAll();
     while (held_) Clock::Real().WaitUntil(changed_, mu_, Clock::Real().Now() + std::chrono::seconds(1));
     RETURN_IF_ERROR(refusal_);
-    last_ = CommitDecision{.version = version, .replicas = replicas, .live = {}};
+    last_ = CommitDecision{.version = version, .replicas = replicas, .live = {}, .taken_back = false};
     return OkStatus();
   }
   Status NoteLive(const std::string& address) override {
     MutexLock lock(mu_);
     if (last_) last_->live.insert(address);
+    return OkStatus();
+  }
+  Status NoteTakenBack(bool taken_back) override {
+    MutexLock lock(mu_);
+    if (last_) last_->taken_back = taken_back;
     return OkStatus();
   }
 

@@ -194,6 +194,34 @@ TEST_F(PolicyAllTest, TheNextVersionCatchesUpOneThatMissedACommit) {
   ExpectLive(2);
 }
 
+TEST_F(PolicyAllTest, NobodyLacksWhatTheWholeFleetHasGoneBackFrom) {
+  MakePublisher();
+  ASSERT_TRUE(Publish().AllCommitted());
+  ASSERT_TRUE(publisher_->RollBack(std::nullopt, Soon()).ok());
+  ExpectLive(0);
+  publisher_.reset();  // and whoever comes next knows it from the journal
+
+  MakePublisher();
+  const PublishReport report = Publish();
+
+  EXPECT_TRUE(report.AllCommitted());
+  EXPECT_EQ(report.version.number, 2u) << "its number stays taken";
+  for (const auto& engine : engines_) EXPECT_TRUE(engine->account().required.empty());
+  EXPECT_FALSE(journal_.last()->taken_back);
+}
+
+TEST_F(PolicyAllTest, WhatTheFleetGoesForwardToAgainCounts) {
+  MakePublisher();
+  ASSERT_TRUE(Publish().AllCommitted());
+  ASSERT_TRUE(publisher_->RollBack(std::nullopt, Soon()).ok());
+  EXPECT_TRUE(journal_.last()->taken_back);
+
+  ASSERT_TRUE(publisher_->RollBack(std::nullopt, Soon()).ok());
+
+  ExpectLive(1);
+  EXPECT_FALSE(journal_.last()->taken_back);
+}
+
 TEST_F(PolicyAllTest, ACancelAfterTheDecisionComesTooLate) {
   MakePublisher();
   journal_.Hold();
